@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Compares the errors of ring_attention and of PyTorch's attention on the same data, against fp64.
+"""Compares the errors against fp64 of ring_attention and of PyTorch's attention on one data set.
 
     python3 benches/accuracy.py cargo bench --bench attention -- --world 4 --seq 3072
     python3 benches/accuracy.py cargo bench --bench attention -- --world 4 --nodes 2 --seq 3072 --query-scale 8
 
-Runs the benchmark, which writes the operands and results of its ranks to a folder (--dump). Then computes all rows of
-all heads again on one GPU: in fp64, and with cuDNN and FlashAttention through PyTorch. Prints a line for each with
+Runs the benchmark, which writes the operands and results of its ranks to a folder (--dump). Then recomputes all rows of
+all heads on one GPU: in fp64, and with cuDNN and FlashAttention through PyTorch. Prints a line per implementation with
 the relative error of O over all ranks, |O - O64| / |O64|, the largest error of an element of O, and the largest error
-of LSE. Exits with status 1 if the error of ring_attention is larger than both others.
+of LSE. Exits with status 1 if the error of ring_attention exceeds the errors of both others.
 """
 import json
 import pathlib
@@ -19,8 +19,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-ROWS = 1024  # rows of queries that are computed at a time in fp64
-TOLERANCE = 1.02  # the errors of two ways of rounding differ by less than this factor
+ROWS = 1024  # rows of queries per step of the reference in fp64
+TOLERANCE = 1.02  # the largest ratio of the errors of two correct kernels, which round differently
 
 
 def read(folder, about, name, heads, dtype=torch.bfloat16):

@@ -10,23 +10,22 @@
     torchrun --nproc-per-node 8 benches/baselines.py --op ring_attention --seq 3072,6144
     cargo bench --bench attention -- --world 8 --seq 3072,6144
 
-Prints a line of JSON per shape and variant. It has the median over calls of the time of the slowest rank, and that of
-cuBLAS alone on this rank's factors (all of A for ag_gemm). The blocks of both take turns. It also has the error
-against fp64, computed as in the benchmark. N and K are those of one rank, as in the benchmark.
+Prints a line of JSON per shape and variant: the median over calls of the time of the slowest rank, the median time of
+cuBLAS alone on this rank's factors (all of A for ag_gemm), and the error against fp64, computed as in the benchmark. The
+blocks of the variant and of cuBLAS take turns. N and K are per rank, as in the benchmark.
 
 With --batch-invariant, GEMM operators also have the variant of batch_invariant.py: a Triton GEMM with one configuration, and then NCCL.
 Set NCCL_ALGO=Tree, NCCL_MIN_NCHANNELS and NCCL_MAX_NCHANNELS, so that NCCL's sums do not depend on the batch either.
 
-With --chain, the calls of a GEMM operator read the results of the calls before them, take the weights in turn, and are in
-one CUDA graph. Times are those of one call. `cargo bench --bench chain` runs this.
+With --chain, each call of a GEMM operator reads the result of the previous call, calls take the weights in turn, and all
+calls are in one CUDA graph. Times are per call. `cargo bench --bench chain` runs this.
 
-For dispatch_gemm, grouped_mm is the product alone. With --taste zipf it is the product of the busiest rank, which is
-the slowest.
+For dispatch_gemm, grouped_mm is the product alone. With --taste zipf it is the product of the busiest rank, which is the
+slowest.
 
-For ring_attention, rows are those of one rank. The times are those of cuDNN's attention of a rank's queries over all
-keys, alone and after NCCL has gathered K and V. A mask is possible with one rank only, since torch has no mask for
-the rows of other ranks. The errors are those of random data of this script. accuracy.py compares errors on the same
-data.
+For ring_attention, rows are per rank. The times are of cuDNN's attention of a rank's queries over all keys, alone and
+after NCCL has gathered K and V. A mask is possible with one rank only, since torch has no mask for the rows of other
+ranks. The errors are of random data of this script. accuracy.py compares errors of all kernels on one data set.
 """
 import argparse
 import json
@@ -84,7 +83,7 @@ def arguments():
     parser.add_argument("--seq", type=sizes, default=sizes("768,1536,3072,6144,12288"), help="rows on each rank")
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--kv-heads", type=int, help="[default: as many as heads of Q]")
+    parser.add_argument("--kv-heads", type=int, help="[default: the heads of Q]")
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--kib", type=sizes, default=sizes("1,4,16,64,256,1024,4096,16384,65536,262144"), help="sizes of a collective's tensor in KiB")
@@ -206,7 +205,7 @@ class GemmAr:
 
 
 class GemmRs(GemmAr):
-    """Does the same, but rank r keeps only its rows. NCCL requires equal shards, so M is rounded up."""
+    """Like GemmAr, but rank r keeps only its rows. NCCL requires equal shards, so M is rounded up."""
 
     def __init__(self, m, n, k, b):
         self.m = -(-m // WORLD) * WORLD
@@ -384,7 +383,7 @@ def dispatch(flags):
 
 
 class Collective:
-    """A collective of NCCL, and for all_reduce those of torch on symmetric memory. A graph has `calls` calls."""
+    """A collective of NCCL, and for all_reduce also of torch on symmetric memory. A graph has `calls` calls."""
 
     def __init__(self, op, elems, calls):
         self.group, self.calls, self.op = dist.group.WORLD.group_name, calls, op

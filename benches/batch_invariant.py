@@ -1,4 +1,4 @@
-"""A GEMM whose bits do not depend on the number of rows, as engines have it today: Triton, with one configuration for all sizes.
+"""A GEMM whose bits do not depend on the number of rows, as in today's inference engines: Triton, with one configuration for all sizes.
 
 Each program takes tiles in turn and adds up the whole of K for a tile, so a row has the same sum in every batch.
 """

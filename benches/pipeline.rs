@@ -16,7 +16,7 @@ fn config() -> KernelConfig {
     KernelConfig::new(8, config)
 }
 
-/// Machine code of a typical size. The store does not examine the bytes.
+/// Returns machine code of a typical size. The store does not examine the bytes.
 fn cubin(source: &CudaSource) -> Cubin {
     Cubin {
         id: source.id.clone(),

@@ -1,7 +1,7 @@
 //! The forward pass of a linear layer under tensor parallelism: Y = X · Wᵀ.
 //!
-//! The tokens X are sharded over the ranks by rows, and the weight W by its rows. Each rank gathers X while it
-//! multiplies, and computes its columns of Y for all tokens. The result is compared with a reference on the CPU.
+//! The ranks shard the rows of X (tokens) and the rows of W. Each rank gathers X while it multiplies, and computes its
+//! columns of Y for all tokens. The example compares the result with a reference on the CPU.
 //!
 //! ```text
 //! cargo run --release --example ag_gemm                              # a thread for each GPU of this host
@@ -9,7 +9,7 @@
 //! torchrun --no-python --nproc-per-node 8 target/release/examples/ag_gemm       # a process for each GPU
 //! ```
 //!
-//! On several hosts with RDMA, build with `--features mkernel/verbs`, or on AWS with `--features mkernel/efa`. Run this
+//! For several hosts with RDMA, build with `--features mkernel/verbs`, or on AWS with `--features mkernel/efa`. Run this
 //! command on each host, on AWS with `MKERNEL_TRANSPORT=efa`:
 //!
 //! ```text
@@ -116,7 +116,7 @@ fn check(y: &[bf16], tokens: u64, rank: u64) -> Result<f64, Failure> {
                 .sum();
             let found = y[(row * OUTPUTS + col) as usize].to_f64();
             let error = (found - reference).abs();
-            // The limit is half a unit in the last place of a bf16, plus the error of a sum in fp32.
+            // Half a unit in the last place of a bf16, plus the error of a sum in fp32.
             if error.is_nan() || error > reference.abs() / 256.0 + 0.01 {
                 return Err(format!(
                     "y[{row}, {col}] is {found} on rank {rank}, but expected {reference}"

@@ -1,7 +1,7 @@
 //! Causal attention over a sequence that is sharded over the ranks.
 //!
-//! The sequence has the zigzag placement, so that all ranks have the same amount of work under the mask. The result is
-//! compared with a reference on the CPU.
+//! The zigzag placement of the sequence balances work across ranks under the mask. The example compares the result with
+//! a reference on the CPU.
 //!
 //! ```text
 //! cargo run --release --example attention                            # a thread for each GPU of this host
@@ -177,8 +177,8 @@ fn check(o: &[bf16], positions: &[usize]) -> Result<f64, Failure> {
     Ok(worst)
 }
 
-/// Returns an element of Q, K or V (`number` 0, 1 or 2) at a position of the sequence. The tensor has `heads` heads,
-/// whose columns are counted together by `col`.
+/// Returns an element of Q, K or V (`number` 0, 1 or 2) at a position of the sequence. `col` counts the columns of all
+/// `heads` heads of the tensor.
 fn element(number: u64, position: usize, heads: usize, col: usize) -> bf16 {
     random((number << 40) + (position * heads * DIM + col) as u64)
 }

@@ -1,11 +1,10 @@
-//! A stack of Llama blocks under tensor parallelism, with tensors of candle: it computes token after token.
+//! Decoding with a stack of Llama blocks under tensor parallelism, on tensors of candle.
 //!
-//! The layers whose outputs are divided among the ranks are products of candle. Those whose inputs are divided are
-//! `RowParallel`, the operator `gemm_ar`: one kernel multiplies and adds up the ranks' products. The logits are gathered by
-//! `all_gather`. On GPUs, a step is a CUDA graph.
+//! Column-parallel layers are products of candle. Row-parallel layers are `RowParallel`, the operator `gemm_ar`: one kernel
+//! multiplies and adds up the ranks' products. `all_gather` gathers the logits. On GPUs, a step is a CUDA graph.
 //!
-//! The model runs on 1, 2 and 4 ranks, and its tokens must be the same. Then it runs with candle's products and NCCL, where
-//! that is installed.
+//! The model runs on 1, 2 and 4 ranks, and must generate equal tokens in all worlds. Then it runs with candle's products
+//! and NCCL, if NCCL is installed.
 //!
 //! ```text
 //! MKERNEL_DEVICE=sim cargo run --release --example candle_llama     # a toy model on simulated GPUs, on any machine
@@ -54,16 +53,16 @@ struct Options {
     /// Sequences.
     #[arg(long, default_value_t = 1)]
     batch: usize,
-    /// The seed of random weights. With the default one, no step of the toy model is a close decision.
+    /// The seed of random weights. With the default seed, no step of the toy model is a close decision.
     #[arg(long, default_value_t = 142)]
     seed: u64,
     /// The first token of the first sequence.
     #[arg(long, default_value_t = 1)]
     start: u32,
-    /// The sizes of the model whose weights are given.
+    /// The config.json of the given weights.
     #[arg(long, requires = "files")]
     config: Option<PathBuf>,
-    /// Weights instead of random ones, in the form of Hugging Face.
+    /// Weights in the format of Hugging Face. [default: random weights]
     #[arg(requires = "config")]
     files: Vec<PathBuf>,
     /// Leaves out the comparison with candle's products and NCCL.
@@ -71,7 +70,7 @@ struct Options {
     fused_only: bool,
 }
 
-/// A model and how long its texts are.
+/// A model, and the number and length of its texts.
 pub(crate) struct Job {
     pub sizes: Sizes,
     pub source: Source,
@@ -85,7 +84,7 @@ pub(crate) struct Job {
 pub(crate) struct Outcome {
     pub choices: Choices,
     pub fused: Duration,
-    /// The same without operators of mkernel.
+    /// The choices and the time without operators of mkernel.
     pub unfused: Option<(Choices, Duration)>,
 }
 
@@ -151,7 +150,7 @@ impl Job {
     }
 }
 
-/// Runs the job on these ranks, and returns what each of them has computed.
+/// Runs the job on these ranks, and returns the outcome of each rank.
 pub(crate) fn on_ranks(communicators: Vec<Communicator>, job: &Job) -> Result<Vec<Outcome>> {
     let outcomes = mkernel::run(communicators, |communicator| on_rank(communicator, job));
     outcomes.map_err(candle_core::Error::wrap)
@@ -160,7 +159,7 @@ pub(crate) fn on_ranks(communicators: Vec<Communicator>, job: &Job) -> Result<Ve
 fn on_rank(communicator: Communicator, job: &Job) -> Result<Outcome> {
     let device = match communicator.is_simulated() {
         true => Device::Cpu,
-        // SAFETY: the tensors of a rank are used on the stream of its device only.
+        // SAFETY: a rank uses its tensors only on the stream of its device.
         false => unsafe { device_for_graphs(communicator.context().ordinal())? },
     };
     let ranks = Ranks::new(communicator, &device)?;

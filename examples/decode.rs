@@ -1,13 +1,13 @@
-//! Decoding with batches of any size through one captured graph: four feed-forward blocks under tensor and sequence
-//! parallelism, each of two kernels that read the number of tokens when they start.
+//! Decoding with batches of any size through one captured graph of four feed-forward blocks under tensor and sequence
+//! parallelism. A block has two kernels, which read the number of tokens when they start.
 //!
 //! ```text
 //! U = relu(X · W1ᵀ)        ag_gemm: gathers X while it multiplies
 //! X = U · W2ᵀ + X          gemm_rs: reduces over ranks while it multiplies
 //! ```
 //!
-//! The graph is captured once, for at most 512 tokens. Before each replay the program writes the number of tokens to a word of
-//! device memory. Some tokens of each result are compared with a reference on the CPU.
+//! The program captures the graph once, for at most 512 tokens. Before each replay it writes the number of tokens to a word
+//! of device memory. It compares some tokens of each result with a reference on the CPU.
 //!
 //! ```text
 //! cargo run --release --example decode                              # a thread for each GPU of this host
@@ -60,11 +60,11 @@ struct Model {
     w2: Vec<CudaSlice<bf16>>,
 }
 
-/// The inputs and results of a step, at the addresses that the graph has.
+/// The inputs and results of a step, at the addresses in the graph.
 struct Buffers {
     /// The number of tokens.
     tokens: CudaSlice<i32>,
-    /// The input and output of even layers, which are the output and input of odd ones.
+    /// The input and output of even layers, which are the output and input of odd layers.
     x: [CudaSlice<bf16>; 2],
     /// The activations between the two kernels of a layer.
     u: CudaSlice<bf16>,
@@ -171,7 +171,7 @@ fn decode(ranks: &Communicator) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Compares the first and the last own token with a reference. Returns the largest error.
+/// Compares the rank's first and last token with a reference. Returns the largest error.
 fn check(
     ranks: &Communicator,
     batch: u64,
@@ -202,7 +202,7 @@ fn check(
     Ok(largest)
 }
 
-/// Computes a token's features behind the last layer, rounded to bf16 where the kernels round.
+/// Computes a token's features after the last layer, rounded to bf16 as in the kernels.
 fn reference(batch: u64, token: u64, hidden: u64) -> Vec<f64> {
     let rounded = |value: f64| bf16::from_f32(value as f32).to_f64();
     let mut x: Vec<f64> = (0..FEATURES).map(|f| x(batch, token, f).to_f64()).collect();
@@ -231,7 +231,7 @@ fn number(index: u64) -> u64 {
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33
 }
 
-// Elements of the tokens and weights. Every rank can compute those of all ranks.
+// Elements of the tokens and weights of all ranks.
 
 fn x(batch: u64, token: u64, feature: u64) -> bf16 {
     random((batch << 20) + token * FEATURES + feature)

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Each rank has its tokens of X and Y, its rows of W1 and b1 (its part of the hidden features), and its columns of W2.
-//! A forward pass is two kernels. There is no call of NCCL, and no pass over U or Y for bias, activation or residual.
-//! The result is compared with a reference on the CPU.
+//! A forward pass is two kernels, without a call of NCCL, and without a pass over U or Y for bias, activation or residual.
+//! The example compares the result with a reference on the CPU.
 //!
 //! ```text
 //! cargo run --release --example mlp                              # a thread for each GPU of this host
@@ -140,7 +140,7 @@ fn block(ranks: &Communicator) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Compares some columns of the first and the last own token. Returns the largest error.
+/// Compares some columns of the rank's first and last token with a reference. Returns the largest error.
 fn check(y: &[bf16], first: u64, own_tokens: u64, hidden: u64) -> Result<f64, Failure> {
     let mut largest: f64 = 0.0;
     for row in [0, own_tokens - 1] {
@@ -158,8 +158,7 @@ fn check(y: &[bf16], first: u64, own_tokens: u64, hidden: u64) -> Result<f64, Fa
             let wanted = terms.sum::<f64>() + b2(col).to_f64() + x(token, col).to_f64();
             let found = y[(row * FEATURES + col) as usize].to_f64();
             let error = (found - wanted).abs();
-            // The limit is half a unit in the last place of a bf16, plus the rounding errors of the ranks' partial
-            // sums.
+            // Half a unit in the last place of a bf16, plus the rounding errors of the ranks' partial sums.
             if error.is_nan() || error > wanted.abs() / 256.0 + 0.02 {
                 return Err(format!("y[{token}, {col}] is {found}, but expected {wanted}").into());
             }
@@ -188,8 +187,7 @@ fn gelu(x: f64) -> f64 {
     x * (0.5 + sum * (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt())
 }
 
-// Elements of the tokens and weights. Every rank can compute those of all ranks. The weights are small, so that U and Y
-// are near 1.
+// Elements of the tokens and weights of all ranks. The weights are small, so that U and Y are near 1.
 
 fn x(token: u64, feature: u64) -> bf16 {
     random(token * FEATURES + feature)

@@ -1,7 +1,7 @@
 //! A layer of a mixture of experts with two experts per token.
 //!
-//! `moe_layer` sends tokens to their experts, computes down · (silu(x · gate) · (x · up)) there, and returns the sums of the
-//! experts' results, weighted by the router, in one launch. The result is compared with a reference on the CPU.
+//! In one launch, `moe_layer` sends tokens to their experts, computes down · (silu(x · gate) · (x · up)) there, and returns
+//! the sums of the experts' results, weighted by the router. The example compares the result with a reference on the CPU.
 //!
 //! ```text
 //! cargo run --release --example moe                                  # a thread for each GPU of this host
@@ -17,8 +17,8 @@ use mkernel::half::bf16;
 use mkernel::{Communicator, fused_kernel};
 use std::process::ExitCode;
 
-/// The experts of each GPU. Gate and up projections are one weight `[experts / ranks, 128, 128]`, and down projections are
-/// `[experts / ranks, 64, 128]`.
+/// The experts of each GPU. The gate and up projections are one weight `[experts / ranks, 128, 128]`, and the down
+/// projections are `[experts / ranks, 64, 128]`.
 #[fused_kernel(op = moe_layer, experts = 16, top_k = 2, max_tokens = dynamic, hidden = 128,
                intermediate = 64, swiglu = true)]
 pub struct Layer;
@@ -27,7 +27,7 @@ const EXPERTS: usize = 16;
 const TOP_K: usize = 2;
 const HIDDEN: usize = 128;
 const COLS: usize = 64;
-/// The largest number of tokens of a rank. Rank 0 has this number.
+/// The most tokens of a rank, which rank 0 has.
 const TOKENS: usize = 24;
 
 fn main() -> ExitCode {
@@ -82,7 +82,7 @@ fn layer(ranks: &Communicator) -> Result<(), Failure> {
     let layer = Layer::prepare(ranks, TOKENS as u64)?;
     let rank = ranks.rank() as usize;
     let stream = ranks.default_stream();
-    // Ranks have different numbers of tokens. A kernel reads its own number from device memory.
+    // Ranks have different numbers of tokens, which kernels read from device memory.
     let tokens = TOKENS - rank;
     let mut operands = Operands::new(ranks, tokens)?;
 

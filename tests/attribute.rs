@@ -1,4 +1,4 @@
-//! Tests of what the attribute `fused_kernel` generates, for every way to write a value in it.
+//! Tests of the code that the attribute `fused_kernel` generates, for every notation of its values.
 #![deny(warnings, missing_docs)]
 
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 #[fused_kernel(op = ag_gemm, world = 8, m = 8192, n = 1024, k = 8192)]
 pub struct Static;
 
-/// A kernel whose values are written as strings, words and numbers of several forms.
+/// A kernel with values in the notations of strings, words and numbers.
 #[fused_kernel(
     op = "ag_gemm", name = "up", world = 4, m = dynamic, n = "dynamic", k = 8_192,
     b_layout = nk, tile_m = 128, tile_n = 0x80, stages = 4, transfer = "sm_push", comm_ctas = 8u32,
@@ -21,7 +21,7 @@ pub struct Static;
 )]
 pub struct Chosen;
 
-/// A kernel of one rank, where options of the way between ranks have no effect.
+/// A kernel of one rank, where options of the transfer between ranks have no effect.
 #[fused_kernel(
     op = ag_gemm, world = 1, m = dynamic, n = 1024, k = 8192,
     transfer = sm_push, comm_ctas = 8, k_slices = 2, chunk_rows = 128,
@@ -83,7 +83,7 @@ type Prepared<T> = Result<T, mkernel::Error>;
 #[fused_kernel(op = ag_gemm, m = dynamic, n = 1024, k = 8192)]
 pub struct AnyRanks;
 
-/// Makes a call of each kind of operands. Only its types are checked.
+/// Makes a call with each kind of operands. The test compiles this function and does not run it.
 #[allow(dead_code)]
 fn calls(
     stream: &Arc<CudaStream>,
@@ -134,7 +134,7 @@ fn calls(
 }
 
 #[test]
-fn generated_configurations_are_those_that_are_declared() {
+fn generated_configurations_match_their_attributes() {
     let _: fn(&mkernel::Communicator) -> Prepared<Static> = Static::prepare;
     let _: fn(&mkernel::Communicator, ChosenSizes) -> Prepared<Chosen> = Chosen::prepare;
     let _: fn(&mkernel::Communicator, PrivateSizes) -> Prepared<Private> = Private::prepare;

@@ -1,4 +1,4 @@
-//! `examples/candle_llama.rs` at toy size, on simulated GPUs: the tokens of 1, 2 and 4 ranks equal the tokens of candle alone.
+//! `examples/candle_llama.rs` at toy size, on simulated GPUs: 1, 2 and 4 ranks generate the tokens of candle alone.
 
 #[expect(dead_code, reason = "tests do not call `main`")]
 #[path = "../examples/candle_llama.rs"]
@@ -37,7 +37,7 @@ fn run(world: u32, job: &Job) -> Vec<Outcome> {
 }
 
 #[test]
-fn tokens_are_those_of_candle_in_every_world() {
+fn tokens_equal_candle_in_every_world() {
     let job = job(SEED);
     let mut reference: Option<Choices> = None;
     for world in [1, 2, 4] {
@@ -67,7 +67,7 @@ fn tokens_are_those_of_candle_in_every_world() {
     );
 }
 
-/// The names and shapes are equal to Hugging Face's.
+/// Names and shapes of the files follow Hugging Face.
 #[test]
 fn weights_in_files_give_the_same_bits() -> candle_core::Result<()> {
     let weights = Weights::open(&SEED)?;

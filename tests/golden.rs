@@ -1,7 +1,7 @@
 //! Tests of the rendered kernels of the golden configurations in `tests/configs`.
 //!
-//! Each kernel is compared with a snapshot, so that reviewers see the change of a kernel in the diff. The tests also
-//! check the style of the kernels. The test `coverage` checks that the configurations cover the code that can be rendered.
+//! Each kernel is compared with a snapshot, so that reviewers see changes of kernels in the diff. The tests also check
+//! the style of the kernels. The test `coverage` checks that the configurations cover all code that can be rendered.
 //!
 //! To accept a change, run `INSTA_UPDATE=always cargo test --test golden` and read `git diff tests/snapshots`.
 
@@ -35,7 +35,7 @@ fn every_snapshot_has_a_configuration() {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         let stem = path.file_stem().expect("a name").to_string_lossy();
-        // A snapshot that is not accepted yet is in the file `NAME.snap.new`.
+        // A snapshot that nobody has accepted yet is in the file `NAME.snap.new`.
         let name = stem.trim_end_matches(".snap");
         assert!(
             names.contains(name),
@@ -51,7 +51,7 @@ fn rendered_text_reads_like_hand_written_code() {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
-/// Returns the places where the text of a kernel does not read like code that a person has written.
+/// Returns the places where the text of a kernel does not read like hand-written code.
 fn text_faults(golden: &Golden) -> Vec<String> {
     let (id, text) = (&golden.source.id, &golden.source.text);
     let mut faults = Vec::new();

@@ -1,4 +1,4 @@
-//! No source file is too long to be read at once. Clippy limits functions (`clippy.toml`).
+//! The limit of the length of source files. Clippy limits functions (`clippy.toml`).
 
 use std::fs;
 use std::path::Path;

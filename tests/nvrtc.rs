@@ -22,8 +22,8 @@ fn nvrtc() -> &'static Nvrtc {
     Nvrtc::load().unwrap_or_else(|error| panic!("this test needs libnvrtc: {error}"))
 }
 
-/// No kernel spills registers. A run compiles half of the kernels. [`Nvrtc::compile`] itself refuses every line of the log that a good kernel does not
-/// cause, such as unused code, an ignored setmaxnreg or a serialised wgmma.
+/// No kernel spills registers. A run compiles half of the kernels. [`Nvrtc::compile`] itself refuses warnings in the log,
+/// such as unused code, an ignored setmaxnreg or a serialised wgmma.
 #[test]
 fn every_golden_compiles_without_a_spill_or_a_warning() {
     let goldens = Golden::all();
@@ -50,8 +50,8 @@ fn every_golden_compiles_without_a_spill_or_a_warning() {
 fn compile_without_faults(golden: &Golden) -> Result<(), String> {
     let compiled = nvrtc().compile(&golden.source);
     let cubin = compiled.map_err(|error| format!("{}: {error}", golden.name))?;
-    let found = cubin.resources.expect("of an SM");
-    // The kernel may use all 65536 registers of an SM. A thread gets a multiple of 8, and at most 255.
+    let found = cubin.resources.expect("figures of an SM");
+    // An SM has 65536 registers. A thread gets a multiple of 8, and at most 255.
     let most = (65536 / golden.plan.launch().threads / 8 * 8).min(255);
     let is_sound = golden.plan.launch().registers.fit(found.registers)
         && golden.plan.launch().registers.entry == most
@@ -65,7 +65,7 @@ fn compile_without_faults(golden: &Golden) -> Result<(), String> {
     }
 }
 
-/// Returns a kernel that asserts what both `mkernel_spec::abi` and the device headers define.
+/// Returns a kernel that asserts the agreement of `mkernel_spec::abi` with the device headers.
 fn abi_asserts() -> CudaSource {
     let mut text = String::from("#include <mk/abi.cuh>\n#include <mk/base.cuh>\n");
     let mut claim = |condition: String| {
@@ -73,7 +73,7 @@ fn abi_asserts() -> CudaSource {
             text,
             "static_assert({condition}, \"differs from the host's\");"
         )
-        .expect("a String takes all");
+        .expect("writes to a String");
     };
     for layout in shared_structs() {
         let name = layout.name;

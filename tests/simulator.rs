@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 /// The number of seeds per kernel and world in the ignored test.
 const SEEDS: u64 = 100;
 
-/// Returns a size that is small enough for a CPU and has the same remainder as `size` after whole tiles.
+/// Returns a size that is small enough for a CPU and ends inside a tile like `size`.
 fn small(size: u64, limit: u64) -> u64 {
     if size <= limit {
         size
@@ -27,7 +27,7 @@ fn small(size: u64, limit: u64) -> u64 {
 /// Returns a job with the golden configuration at a small size, on `world` ranks.
 fn job(golden: &Golden, world: u32) -> GemmJob {
     let shape = golden.gemm().shape;
-    // The shards have whole tiles if the shards of the golden configuration have whole tiles.
+    // Shards have whole tiles if those of the golden configuration have whole tiles.
     let rows = if shape.m.is_multiple_of(1024) {
         128 * u64::from(world.max(2))
     } else {
@@ -40,7 +40,7 @@ fn job(golden: &Golden, world: u32) -> GemmJob {
     };
     let given = golden.gemm().config;
     let comm_ctas = given.tuning.comm_ctas.unwrap_or(0);
-    // One rank transfers nothing, so options of the transfer are refused.
+    // Specs of one rank refuse options of the transfer.
     let tuning = if world == 1 {
         Tuning {
             tile_m: given.tuning.tile_m,
@@ -49,7 +49,7 @@ fn job(golden: &Golden, world: u32) -> GemmJob {
         }
     } else {
         Tuning {
-            buckets: None, // these calls have one number of rows
+            buckets: None, // all calls have one number of rows
             ..given.tuning
         }
     };
@@ -60,13 +60,13 @@ fn job(golden: &Golden, world: u32) -> GemmJob {
         tuning,
         ..given
     };
-    // A cluster has all of its CTAs at once, and every tile has one.
+    // Every tile has a cluster, whose CTAs run at the same time.
     let sms = if tuning.cluster == Some(true) { 16 } else { 3 };
     GemmJob::new(world, config, shape, comm_ctas + sms)
 }
 
-/// Returns the golden GEMM kernels of one node. Those that normalise rows are tests of `collectives`, which compare norms
-/// with a reference in fp64.
+/// Returns the golden GEMM kernels of one node without a norm. Tests of `collectives` compare norms with a reference in
+/// fp64.
 fn goldens() -> Vec<Golden> {
     let mut goldens = Golden::all();
     goldens.retain(|golden| {
@@ -88,7 +88,7 @@ fn jobs_of(op: GemmOp, worlds: &[u32]) -> Vec<(String, GemmJob)> {
         };
         worlds.iter().map(in_world).collect::<Vec<_>>()
     };
-    // On one rank, configurations that differ in options of the transfer alone are equal.
+    // On one rank, configurations that differ only in options of the transfer are equal.
     let mut seen = BTreeSet::new();
     let mut is_new =
         |job: &GemmJob| seen.insert(format!("{:?}", (job.world, job.config, job.shape, job.sms)));
@@ -96,8 +96,8 @@ fn jobs_of(op: GemmOp, worlds: &[u32]) -> Vec<(String, GemmJob)> {
     jobs.filter(|(_, job)| is_new(job)).collect()
 }
 
-/// Runs each golden kernel of `op` on four ranks, and a third of these kernels on one rank. The tests of `mutants` and `rows` run
-/// on two ranks. One run of each kernel suffices, since the tests of `mutants` show that most defects are found with any seed.
+/// Runs each golden kernel of `op` on four ranks, and a third of these kernels on one rank. The tests of `mutants` and `rows`
+/// run on two ranks. One seed suffices, since the tests of `mutants` find most defects with any seed.
 fn goldens_are_right(op: GemmOp) {
     let jobs = [jobs_of(op, &[4]), share(jobs_of(op, &[1]), "", (0, 3))].concat();
     all_are_right_now_or_after_many_calls(&jobs);
@@ -118,7 +118,7 @@ fn gemm_ar_is_right() {
     goldens_are_right(GemmOp::GemmAr);
 }
 
-/// No rank waits for another one, so one rank shows most.
+/// Ranks do not wait for each other, so most kernels run on one rank.
 #[test]
 fn gemm_is_right() {
     let several = share(jobs_of(GemmOp::Gemm, &[4]), "", (0, 3));
@@ -126,7 +126,7 @@ fn gemm_is_right() {
     all_are_right_now_or_after_many_calls(&jobs);
 }
 
-/// This test is for changes of the simulator and of code that the operators share.
+/// A long run for changes of the simulator and of code that operators share.
 #[test]
 #[ignore = "takes an hour"]
 fn every_operator_is_right_on_all_seeds() {
@@ -144,8 +144,8 @@ fn attention_is_right() {
 
 /// One job waits for keys, and one for a free slot at a peer.
 ///
-/// The jobs do not have few slots. With few slots, the data that is sent after an abort would overwrite data in use,
-/// and the simulator would report that.
+/// The jobs have many slots. With few slots, data that is sent after an abort would overwrite data in use, which the
+/// simulator would report.
 #[test]
 fn a_missing_rank_of_attention_is_named() {
     use mkernel::spec::Placement::Contiguous;
@@ -167,7 +167,7 @@ fn a_missing_rank_of_attention_is_named() {
     }
 }
 
-/// `tests/gpu/simulator.rs` runs all of these jobs on GPUs.
+/// `tests/gpu/simulator.rs` runs these jobs on GPUs.
 #[test]
 fn jobs_that_also_run_on_gpus_have_the_expected_bits() {
     all_are_right(&share(common_jobs(2), "", (0, 3)), 1);

@@ -11,7 +11,7 @@ const MAX_LINES: usize = 240;
 /// The most lines of a snapshot on average.
 const MEAN_SNAPSHOT_LINES: usize = 147;
 
-/// The names of operators that shared code must not mention. `combine` is not among them, since it is also a word.
+/// Names of operators that shared code must not mention. `combine` is missing, since it is also an English word.
 const OPERATORS: [&str; 6] = [
     "ag_gemm",
     "gemm_rs",
@@ -47,7 +47,7 @@ fn template_faults(name: &str, text: &str) -> Vec<String> {
         let mut fault =
             |what: &str| faults.push(format!("{name}:{number}: {what}: {}", line.trim()));
         let tags = line.matches("{%").count();
-        // Blocks hold what an operator adds, and they contain no conditions.
+        // Blocks hold the additions of an operator, without conditions.
         let is_block =
             line.contains("{% block") || line.contains("block %}") || line.contains("{% extends");
         if tags > 0
@@ -77,7 +77,10 @@ fn tera_only_assembles() {
     let faults: Vec<String> = files(&root, "tera")
         .iter()
         .flat_map(|(path, text)| {
-            let name = path.strip_prefix(&root).expect("below").to_string_lossy();
+            let name = path
+                .strip_prefix(&root)
+                .expect("a path below the root")
+                .to_string_lossy();
             template_faults(&name, text)
         })
         .collect();
@@ -109,7 +112,7 @@ fn lines_that_break_a_rule_are_found() {
     }
 }
 
-/// Headers have no tags and no loads that promise read-only data, and code that operators share has no name of an operator.
+/// Headers contain no tags and no read-only loads, and shared code names no operator.
 #[test]
 fn headers_are_plain_cpp() {
     let mut faults = Vec::new();
@@ -121,7 +124,10 @@ fn headers_are_plain_cpp() {
         (path, text)
     });
     for (path, text) in headers.iter().chain(&shared) {
-        let name = path.strip_prefix(&root).expect("below").to_string_lossy();
+        let name = path
+            .strip_prefix(&root)
+            .expect("a path below the root")
+            .to_string_lossy();
         for (number, line) in (1..).zip(text.lines()) {
             let is_header = name.ends_with(".cuh");
             if is_header
@@ -131,7 +137,7 @@ fn headers_are_plain_cpp() {
             {
                 faults.push(format!("{name}:{number}: a tag: {line}"));
             }
-            // Operands may be results, too, and the grid before may still write them when a grid starts.
+            // Operands may also be results, and the previous grid may still write them when a grid starts.
             if line.contains("\"ld.global.nc") {
                 faults.push(format!("{name}:{number}: a load of read-only data: {line}"));
             }
@@ -198,12 +204,12 @@ fn every_constant_of_a_kernel_is_used() {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
-/// Beginnings of notes that only continue the line above.
+/// Beginnings of notes that continue the line above.
 const CONTINUATIONS: [&str; 9] = [
     "of ", "that ", "to ", "in ", "on ", "for ", "before ", "under ", "over ",
 ];
 
-/// Whether a note says by itself what the number before it is.
+/// Whether a note describes its number without the line above.
 fn stands_alone(note: &str) -> bool {
     let leans = [
         " of them",
@@ -243,7 +249,7 @@ fn notes_of_constants_stand_alone() {
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
-/// Each policy of a kernel is printed with its header, which defines it.
+/// Each policy of a kernel is printed with the header that defines it.
 #[test]
 fn headers_of_policies_define_them() {
     let mut faults = BTreeSet::new();
@@ -278,7 +284,7 @@ fn headers_of_policies_define_them() {
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
-/// The generated header of roles and waits is the one that the host's declarations give.
+/// The generated header of roles and waits agrees with the host's declarations.
 #[test]
 fn generated_headers_are_up_to_date() {
     let path = root().join("device/mk/codes.cuh");

@@ -1,4 +1,4 @@
-//! Checks some rows of a result of `ring_attention` against a reference in fp64, which uses the keys of all ranks.
+//! Checks sampled rows of a result of `ring_attention` against a reference in fp64, which uses the keys of all ranks.
 
 use mkernel::KernelPlan;
 use mkernel::Operand;
@@ -13,7 +13,7 @@ pub const MAX_RELATIVE_ERROR: f64 = 1e-2;
 /// The number of rows of each rank that are checked, for the first and for the last head.
 const ROWS: usize = 6;
 
-/// The operands and results of a rank for two heads, by row.
+/// The operands and results of a rank for two heads.
 pub struct Found {
     heads: Vec<Head>,
 }
@@ -110,13 +110,13 @@ fn attention(plan: &KernelPlan) -> Result<&AttentionPlan, Failure> {
     }
 }
 
-/// Returns the position among the rows of the call of a row of K; `None` if the row is cached.
+/// Returns the position of a row of K among the rows of the call; `None` if the row is cached.
 fn key_position(op_plan: &AttentionPlan, world: u32, rank: u32, row: usize) -> Option<usize> {
     let row = row.checked_sub(op_plan.cached_rows() as usize)?;
     Some(position(op_plan, world, rank, row))
 }
 
-/// Returns the position in the sequence of row `row` of a rank.
+/// Returns the position of row `row` of a rank in the sequence.
 fn position(op_plan: &AttentionPlan, world: u32, rank: u32, row: usize) -> usize {
     let rows = op_plan.segment_rows as usize;
     let chunk = op_plan

@@ -7,8 +7,8 @@ use mkernel_testing::lab::{Failure, Lab, Matrix};
 use std::fs;
 use std::path::Path;
 
-/// Writes each operand of `rank` to the file `<name>.<rank>`, with its elements as they lie in memory. Rank 0 also
-/// writes a description of the sizes.
+/// Writes each operand of `rank` to the file `<name>.<rank>` in its memory layout. Rank 0 also writes a description of
+/// the sizes.
 pub fn dump(
     to: &Path,
     plan: &KernelPlan,
@@ -33,7 +33,7 @@ pub fn dump(
     Ok(())
 }
 
-/// Returns the sizes, and the chunks of the sequence that each rank has, as JSON.
+/// Returns the sizes, and each rank's chunks of the sequence, as JSON.
 fn about(plan: &KernelPlan, op_plan: &AttentionPlan) -> String {
     let (shape, world) = (op_plan.shape, plan.spec.world());
     let placement = op_plan.config.placement;

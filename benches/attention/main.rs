@@ -28,11 +28,11 @@ use std::time::Duration;
 /// The time of a block of calls.
 const BLOCK_US: f64 = 20_000.0;
 
-/// Times `ring_attention` on random data, and checks rows of it against fp64.
+/// Times `ring_attention` on random data, and checks sampled rows against fp64.
 ///
-/// All ranks run in this process, with a thread for each GPU. A time is the median over calls, each with the time of
-/// its slowest rank. TFLOP/s are those of the rank with the most work. Under a mask, pairs of a query and a later key
-/// do not count. The clocks of the GPUs change with other work on them, so compare times of one run only.
+/// All ranks run in this process, with a thread for each GPU. A time is the median over calls of the time of the slowest
+/// rank. TFLOP/s count the rank with the most work. Under a mask, pairs of a query and a later key do not count. GPU clocks
+/// change with other work, so compare only times of one run.
 #[derive(Clone, Debug, Parser)]
 struct Flags {
     /// Number of GPUs over all nodes: 1, 2, 4 or 8
@@ -47,8 +47,8 @@ struct Flags {
         default_value = "768,1536,3072,6144,12288"
     )]
     seq: Vec<u64>,
-    /// Measure each plan also with a length that each call gives, prepared for at most this number of rows on each rank;
-    /// may be repeated
+    /// Measure each plan also with a length at run time, prepared for at most this number of rows on each rank; may be
+    /// repeated
     #[arg(long, value_name = "ROWS")]
     max_seq: Vec<u64>,
     /// Attend also to this number of cached rows of each sequence on each rank
@@ -58,7 +58,7 @@ struct Flags {
     batch: u64,
     #[arg(long, default_value_t = 16)]
     heads: u64,
-    /// Heads of K and V [default: as many as heads of Q]
+    /// Heads of K and V [default: the heads of Q]
     #[arg(long)]
     kv_heads: Option<u64>,
     #[arg(long, default_value_t = 128)]
@@ -138,7 +138,7 @@ fn one_size(
 ) -> Result<(), Failure> {
     let mut operators = Vec::new();
     for tuning in tunings(flags) {
-        // Each call gives its rows if there are cached ones.
+        // With cached rows, the length is given at run time.
         let dim = |seq| match flags.cached {
             Some(_) => Dim::UpTo(seq),
             None => Dim::Static(seq),
@@ -148,7 +148,7 @@ fn one_size(
             operators.push(prepare(flags, ranks, (|_| Dim::Dynamic, *most), tuning)?);
         }
     }
-    // The plan of exactly this size. The same operands lie in the same way for each operator.
+    // The plan of exactly this size. All operators take operands of this layout.
     let sized = operators[0].plan();
     let operands = operands(flags, &operators[0], ranks.rank(), lab, seed)?;
     let raw: Vec<RawOperand> = operands.iter().map(|(_, m)| m.operand()).collect();
@@ -185,7 +185,7 @@ fn one_size(
     Ok(ranks.barrier()?)
 }
 
-/// Prints the time of a plan, for as many rows as the plan `sized` is for.
+/// Prints the time of a plan for the rows of the plan `sized`.
 fn print(
     flags: &Flags,
     seq: u64,
@@ -193,7 +193,7 @@ fn print(
     us: f64,
     error: f64,
 ) -> Result<(), Failure> {
-    // The bound of the plan is for the NICs of its device, not for the emulated ones.
+    // The bound of the plan assumes the NICs of its device, not the emulated NICs.
     let bound = Bound {
         nic_us: flags.network.nic_us(sized.body().traffic.nic_bytes),
         ..sized.body().bound
@@ -213,7 +213,7 @@ fn print(
     Ok(())
 }
 
-/// Prepares the operator for `most` rows on each rank, with the edits of its text. Collective: all ranks must call this function.
+/// Prepares the operator for `most` rows on each rank, with the edits of its text. All ranks must call this function.
 fn prepare(
     flags: &Flags,
     ranks: &Communicator,
@@ -225,7 +225,7 @@ fn prepare(
     mkernel_testing::edits::prepare(ranks, &config, shape, &flags.edit)
 }
 
-/// Returns the tunings to measure: those of the flags, or the automatic one.
+/// Returns the tunings of the flags, or the automatic tuning if the flags have none.
 fn tunings(flags: &Flags) -> Vec<AttentionTuning> {
     let planned = AttentionTuning {
         kv_slots: flags.kv_slots,

@@ -1,4 +1,4 @@
-//! [`Bench`]: measures chains of calls on one rank, and checks the first call of each.
+//! [`Bench`]: measures chains of calls on one rank, and checks the first call of each chain.
 
 use crate::flags::Flags;
 use crate::{Case, Row};
@@ -16,22 +16,22 @@ use std::sync::Arc;
 
 /// The standard deviation of the elements that [`Lab::fill`] writes.
 const DEVIATION: f64 = 0.577;
-/// The number of columns of a result that are checked.
+/// The number of checked columns of a result.
 const CHECKED_COLS: u64 = 512;
 
-/// A rank, which runs on a thread of its own.
+/// A rank, which runs on its own thread.
 pub struct Bench<'a> {
     pub flags: &'a Flags,
     pub ranks: &'a Communicator,
     pub lab: &'a Lab,
-    /// The stream on which graphs are captured, and for which cuBLAS has its handle.
+    /// The stream of captures and of the handle of cuBLAS.
     pub captured: Arc<CudaStream>,
     pub cublas: Cublas,
     pub blocks: Blocks<'a>,
     pub seed: u64,
 }
 
-/// The calls of a chain, as they are launched.
+/// The calls of a chain: a graph or separate launches.
 enum Candidate<'a> {
     Graph(Graph),
     /// Enqueues all calls.
@@ -41,7 +41,7 @@ enum Candidate<'a> {
 /// The memory of a chain. All weights are `[N, K]`.
 struct Chain {
     weights: Vec<Matrix>,
-    /// The input of the first call, and the results that calls write in turn. Each is long enough for A and for C.
+    /// The input of the first call, and the results that calls write in turn. Each matrix has room for A and for C.
     first: Matrix,
     results: [Matrix; 2],
 }
@@ -100,7 +100,7 @@ impl Bench<'_> {
         Ok(row)
     }
 
-    /// Creates random weights, and a random first operand. The weights are so small that results stay as large as that.
+    /// Creates random weights, and a random first operand. The weights are scaled so that results do not grow.
     fn chain(&self, op: GemmOp, GemmShape { m, n, k }: GemmShape) -> Result<Chain, Failure> {
         let world = u64::from(self.ranks.world());
         let rank_seed = self.seed + 1000 * (u64::from(self.ranks.rank()) + 1);
@@ -142,7 +142,7 @@ impl Bench<'_> {
         };
         let mut operators = Vec::new();
         for tuning in tunings {
-            // One number of rows has one plan.
+            // A call with a constant number of rows needs no buckets.
             let alone = Tuning {
                 buckets: None,
                 ..tuning
@@ -248,8 +248,8 @@ impl Bench<'_> {
         }
     }
 
-    /// Returns the first columns of the first row that this rank has of the result of the first call, or nothing if it
-    /// has no row.
+    /// Returns the first columns of this rank's first row of the result of the first call, or nothing if the rank has no
+    /// row.
     fn expected(&self, chain: &Chain, op: GemmOp, shape: GemmShape) -> Result<Vec<f64>, Failure> {
         let GemmShape { m, n, k } = shape;
         let (rank, world) = (self.ranks.rank() as usize, u64::from(self.ranks.world()));
@@ -269,14 +269,14 @@ impl Bench<'_> {
             return Ok(products(&row(0)?));
         }
         if !op.reduces() {
-            // The first row of A is that of rank 0.
+            // Rank 0 has the first row of A.
             let bits: Vec<u8> = row(0)?.iter().flat_map(|x| x.to_le_bytes()).collect();
             let rows = self.ranks.all_gather(&bits)?;
             let (halves, _) = rows[0].as_chunks();
             let a: Vec<bf16> = halves.iter().map(|x| bf16::from_le_bytes(*x)).collect();
             return Ok(products(&a));
         }
-        // Every rank has a part of the sums of every rank's row.
+        // Every rank has an addend of every rank's row.
         let row_of = |rank: u64| match op {
             GemmOp::GemmRs => rank * m.div_ceil(world),
             _ => 0,

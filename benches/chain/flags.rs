@@ -5,16 +5,16 @@ use mkernel::spec::{GemmOp, GemmShape};
 use mkernel_testing::options::{Nodes, Tune, parse_op, parse_shape};
 use std::path::PathBuf;
 
-/// Times GEMM operators in a chain of calls, each of which reads the result of the call before it.
+/// Times GEMM operators in a chain of calls, each of which reads the result of the previous call.
 ///
-/// The calls of a chain are in one CUDA graph and take the weights in turn, so that L2 does not hold them. A time is the
-/// median over replays of the time of the slowest rank, divided by the number of calls. cuBLAS is the local product
+/// The calls of a chain are in one CUDA graph and take the weights in turn, so that L2 does not hold the weights. A time is
+/// the median over replays of the time of the slowest rank, divided by the number of calls. cuBLAS is the local product
 /// alone. The rivals are cuBLAS followed by a collective of NCCL, or by PyTorch's one-shot or two-shot all-reduce on
-/// symmetric memory, in graphs of the same calls (`benches/baselines.py --chain`). They run in processes of their own,
-/// before and after; the table has the faster of both times.
+/// symmetric memory, in graphs of equal length (`benches/baselines.py --chain`). The rivals run in separate processes,
+/// before and after the plans; the table has the faster run.
 ///
-/// With several nodes, the rival is cuBLAS followed by the transfers of the same bytes over the same emulated NICs: the
-/// sum of the times of both, each measured alone. The rival of `gemm` is cuBLAS alone.
+/// With several nodes, the rival is cuBLAS followed by the transfer of equal bytes over the emulated NICs: the sum of both
+/// times, each measured alone. The rival of `gemm` is cuBLAS alone.
 #[derive(Clone, Debug, Parser)]
 pub struct Flags {
     /// Number of GPUs: 1, 2, 4 or 8
@@ -31,13 +31,13 @@ pub struct Flags {
     /// Plan to measure, such as `split_k=4` or `auto`; may be repeated [default: auto]
     #[arg(long = "tune", value_name = "KEY=VALUE,...")]
     pub tunings: Vec<Tune>,
-    /// Measure each plan also with rows that each call gives, prepared for at most this number; may be repeated
+    /// Measure each plan also with rows at run time, prepared for at most this number; may be repeated
     #[arg(long, value_name = "ROWS")]
     pub max_rows: Vec<u64>,
-    /// Measure each plan also with calls that load weights while the call before them finishes
+    /// Measure each plan also with calls that load weights while the previous call finishes
     #[arg(long)]
     pub overlap: bool,
-    /// Measure each plan also by launches of the same calls without a graph
+    /// Measure each plan also with separate launches instead of a graph
     #[arg(long)]
     pub eager: bool,
     /// Number of calls of a graph
@@ -66,7 +66,7 @@ pub struct Flags {
     pub bench: bool,
 }
 
-/// Returns the sizes of a layer of decoding, and of two layers of smaller weights with more rows.
+/// Returns the sizes of a layer in decoding, and of two layers with smaller weights and more rows.
 pub fn default_shapes(op: GemmOp) -> Vec<GemmShape> {
     let sizes = [1, 16, 64, 256].map(|m| (m, 8192, 2048));
     let larger = [1024, 4096].map(|m| (m, 4096, 1024));

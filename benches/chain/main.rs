@@ -43,7 +43,7 @@ fn run(flags: &Flags) -> Result<(), Failure> {
     let cases = cases(flags);
     let seed = seed_from_clock();
     println!("{world} GPUs in {} nodes, seed {seed}", flags.network.nodes);
-    // The rivals run before and after, since the speed of GPUs depends on heat.
+    // The rivals run before and after the plans, since the speed of GPUs depends on heat.
     let mut rivals = Rivals::default();
     rivals.measure(flags, &cases)?;
     let rows = on_gpus(flags.world, |ranks| one_rank(flags, ranks, &cases, seed))?;
@@ -89,8 +89,8 @@ fn one_rank(
     cases.iter().map(|case| bench.case(*case)).collect()
 }
 
-/// Prints a line per case and plan. The last columns are the plan's time divided by that of the fastest rival, and the
-/// name of the rival.
+/// Prints a line per case and plan. The last columns are the plan's time divided by the time of the fastest rival, and
+/// the plan's identifier.
 fn print(rows: &[Row], rivals: &Rivals) {
     let names = rivals.names();
     let widths = names.iter().map(|name| format!("{name:>18}"));

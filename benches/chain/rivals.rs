@@ -1,5 +1,4 @@
-//! [`Rivals`]: the times of PyTorch's and NCCL's collectives behind cuBLAS, from `benches/baselines.py`, and of NICs behind
-//! cuBLAS.
+//! [`Rivals`]: the times of cuBLAS followed by a collective of PyTorch or NCCL (`benches/baselines.py`), or by NICs.
 
 use crate::Case;
 use crate::flags::Flags;
@@ -7,13 +6,13 @@ use mkernel_testing::lab::Failure;
 use serde::Deserialize;
 use std::process::{Command, Stdio};
 
-/// The local product alone, which is no rival of operators that communicate.
+/// The variant of the local product alone, which is not a rival of operators that communicate.
 const ALONE: &str = "cuBLAS";
 
-/// The local product, and then the NICs alone.
+/// The variant of the local product, followed by the NICs.
 const STEPS: &str = "cuBLAS, then NICs";
 
-/// A line of the script.
+/// A line of the script's output.
 #[derive(Debug, Deserialize)]
 struct Line {
     op: String,
@@ -29,7 +28,7 @@ struct Line {
 pub struct Rivals(Vec<Line>);
 
 impl Rivals {
-    /// Runs the script for these cases, unless the flags say not to. It knows no emulated NICs.
+    /// Runs the script for these cases, unless the flags forbid it. The script does not support emulated NICs.
     pub fn measure(&mut self, flags: &Flags, cases: &[Case]) -> Result<(), Failure> {
         if flags.no_rivals || flags.network.nodes > 1 {
             return Ok(());
@@ -62,7 +61,7 @@ impl Rivals {
         Ok(())
     }
 
-    /// Adds the time of cuBLAS alone if ranks do not communicate, or that of cuBLAS and then of the NICs, if there are NICs.
+    /// Adds the time of cuBLAS followed by the NICs, or of cuBLAS alone for operators that do not communicate.
     pub fn add_measured(&mut self, (op, shape): Case, cublas_us: f64, nics_us: Option<f64>) {
         let (variant, us) = match op.communicates() {
             true => (STEPS, nics_us.map(|nics_us| cublas_us + nics_us)),
@@ -89,7 +88,7 @@ impl Rivals {
         names
     }
 
-    /// Returns the least time of a rival.
+    /// Returns the shortest time of a rival.
     pub fn time(&self, case: Case, name: &str) -> Option<f64> {
         let of_rival = self.lines(case).filter(|line| line.variant == name);
         of_rival.map(|line| line.us).min_by(f64::total_cmp)

@@ -12,7 +12,7 @@ use mkernel_testing::lab::{Failure, Lab, Matrix, SymmetricMatrix, View};
 
 /// The number of calls of a graph.
 const GRAPH_CALLS: u32 = 20;
-/// Tensors of at most this size are timed in graphs, in which launches cost little.
+/// The largest tensor that is timed in a graph, where launches cost little.
 const MAX_GRAPH_BYTES: u64 = 1 << 20;
 
 /// The memory of a result.
@@ -31,7 +31,7 @@ pub struct Case<'a> {
     /// The sizes of a call.
     shape: CollectiveShape,
     operator: Operator,
-    /// The operands but Y.
+    /// The operands except Y.
     _others: Vec<Matrix>,
     y: Output,
     raw: Vec<RawOperand>,
@@ -40,7 +40,7 @@ pub struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// Prepares the operator and its operands for calls of `rows` rows. All ranks must call this.
+    /// Prepares the operator and its operands for calls of `rows` rows. All ranks must call this function.
     pub fn new(
         (flags, ranks): (&'a Flags, &'a Communicator),
         (lab, blocks): (&'a Lab, &'a Blocks<'a>),
@@ -67,7 +67,7 @@ impl<'a> Case<'a> {
                 continue;
             }
             let matrix = lab.matrix(spec.rows.on(ranks.rank()).max(1), spec.cols, 0)?;
-            // All ranks have the same operands but X.
+            // All operands except X are equal on all ranks.
             let seed = match spec.operand {
                 Operand::X => u64::from(ranks.rank()),
                 _ => 1000 + seed,
@@ -100,12 +100,12 @@ impl<'a> Case<'a> {
             Some(_) => Rows::Count(self.shape.m),
             None => Rows::Most,
         };
-        // SAFETY: the operands are those of the plan in its order, and live as long as this value, whose user waits for
-        // the calls.
+        // SAFETY: the operands are in the order of the plan, and live as long as this value, whose user waits for the
+        // calls.
         Ok(unsafe { self.operator.launch_raw_rows(stream, &self.raw, rows) }?)
     }
 
-    /// Captures calls that depend on each other.
+    /// Captures a chain of dependent calls.
     fn capture(&self) -> Result<Graph, Failure> {
         // The default stream cannot be captured.
         let stream = self.ranks.context().new_stream()?;
@@ -142,7 +142,7 @@ impl<'a> Case<'a> {
             plan.body().bound.us(),
             bytes as f64 * steps / us / 1e3,
             plan.id,
-            // Names of plans say it only where the kernel makes use of it.
+            // Names of plans mention symmetric results only if the kernel writes to them directly.
             if self.config.symmetric_result {
                 ", symmetric"
             } else {
@@ -156,7 +156,7 @@ impl<'a> Case<'a> {
         self.launch(self.lab.stream.cu_stream())?;
         self.ranks.synchronize(&self.lab.stream)?;
         if self.config.epilogue.normalises() {
-            // The reference is that of sums. Tests compare norms.
+            // The reference has no norms. Tests compare norms.
             return Ok(());
         }
         let shape = self.shape;

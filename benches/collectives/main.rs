@@ -22,9 +22,10 @@ const COLS: u64 = 8192;
 
 /// Times `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast` and `all_to_all` on random bf16, and checks the first row of each result.
 ///
-/// A time is the median over blocks of the time of one call, on the slowest rank. Blocks of all plans of a size take turns. Tensors of up to 1 MiB are timed in a
-/// graph of 20 calls that depend on each other. The rate is defined as in NCCL's tests: the bytes of the tensor times (W-1)/W,
-/// for `all_reduce` 2 (W-1)/W and for `broadcast` 1, divided by the time. `benches/baselines.py --op all_reduce` measures the baselines.
+/// A time is the median over blocks of the time of one call, on the slowest rank. Blocks of all plans of a size take turns.
+/// Tensors of up to 1 MiB are timed in a graph of 20 dependent calls. The rate is the bus bandwidth of NCCL's tests: the bytes of
+/// the tensor times (W-1)/W, for `all_reduce` 2 (W-1)/W and for `broadcast` 1, divided by the time. `benches/baselines.py --op
+/// all_reduce` measures the baselines.
 #[derive(Clone, Debug, Parser)]
 struct Flags {
     /// Number of GPUs: 1, 2, 4 or 8
@@ -42,7 +43,7 @@ struct Flags {
         default_value = "1,4,16,64,256,1024,4096,16384,65536,262144"
     )]
     kib: Vec<u64>,
-    /// Measure all protocols and numbers of shots instead of the planned ones
+    /// Measure all protocols and numbers of shots instead of the planner's choice
     #[arg(long)]
     all: bool,
     /// Measure each plan of all_reduce, all_gather and all_to_all also with Y in symmetric memory
@@ -51,7 +52,7 @@ struct Flags {
     /// Measure each plan of all_reduce also with a residual and a norm of its rows
     #[arg(long)]
     norm: bool,
-    /// Measure each size also by an operator whose calls give the rows, prepared for at most this number; may be repeated
+    /// Measure each size also with rows at run time, prepared for at most this number; may be repeated
     #[arg(long)]
     max_rows: Vec<u64>,
     /// Number of blocks of each size
@@ -106,7 +107,7 @@ fn one_rank(flags: &Flags, ranks: &Communicator) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks all cases, then times them in turn, so that all find the same clocks.
+/// Checks all cases, then times the cases in turn, so that all cases run at equal clocks.
 fn measure(flags: &Flags, cases: &[Case<'_>]) -> Result<(), Failure> {
     for case in cases {
         case.check()?;
@@ -118,7 +119,7 @@ fn measure(flags: &Flags, cases: &[Case<'_>]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the rows of a tensor of this size. All ranks get rows of an all-to-all.
+/// Returns the rows of a tensor of this size, at least one row per rank for an all-to-all.
 fn rows_of(flags: &Flags, op: CollectiveOp, kib: u64) -> u64 {
     let least = match op {
         CollectiveOp::AllToAll => flags.world.into(),
@@ -127,7 +128,7 @@ fn rows_of(flags: &Flags, op: CollectiveOp, kib: u64) -> u64 {
     (kib * 512 / COLS).max(least)
 }
 
-/// Returns the configurations to measure: the planned one or all, and those whose calls give the rows.
+/// Returns the configurations to measure: with constant rows, and the planner's choice with rows at run time.
 fn configs(flags: &Flags, op: CollectiveOp, kib: u64) -> Vec<CollectiveConfig> {
     let rows = rows_of(flags, op, kib);
     let planned = CollectiveConfig {

@@ -6,7 +6,7 @@ use mkernel::half::bf16;
 use mkernel::spec::{CombineConfig, CombineOp, CombineShape, Dim};
 use mkernel_testing::lab::{Failure, Matrix, Random};
 
-/// The number of tokens of a rank whose sums are checked.
+/// The number of checked tokens of a rank.
 const CHECKED_TOKENS: u64 = 5;
 const ROW_SEED: u64 = 0x726f;
 

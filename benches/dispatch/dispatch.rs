@@ -7,7 +7,7 @@ use mkernel::{
 };
 use mkernel_testing::lab::{Failure, Finish, Matrix};
 
-/// The number of experts of a rank whose rows are all checked.
+/// The number of experts of a rank with checked rows.
 const CHECKED_EXPERTS: u64 = 3;
 const TOKEN_SEED: u64 = 0x746f;
 
@@ -115,8 +115,8 @@ impl Case<'_> {
             .fold(0.0, f64::max))
     }
 
-    /// Returns the bound of the busiest rank: the time of its products at the rate of the plan's bound, or of its
-    /// tokens over the link.
+    /// Returns the bound of the busiest rank: the larger of the time of its products at the rate of the plan's bound, and
+    /// the time of its tokens on the link.
     fn dispatch_bound_us(&self, plan: &KernelPlan) -> f64 {
         let flags = self.flags;
         let rows = self.tokens.rows().into_iter().max().unwrap_or(0);

@@ -10,12 +10,12 @@ use mkernel_testing::jobs::experts::quantised;
 use mkernel_testing::lab::{Failure, Lab, Matrix, Random};
 use std::sync::{Arc, LazyLock};
 
-/// Elements of e4m3 that are drawn. Matrices repeat these elements.
+/// The number of drawn elements of e4m3, which matrices repeat.
 const DRAWN: usize = 1 << 22;
 /// Columns that share a scale, and rows of a weight.
 const BLOCK: u64 = 128;
 
-/// The rows and columns of a factor, its first row among rows that are drawn from the same seed, and the seed.
+/// The rows and columns of a factor, its first row among all rows of its seed, and the seed.
 #[derive(Clone, Copy)]
 pub struct Place {
     pub rows: u64,
@@ -45,7 +45,7 @@ impl Factor {
         }
     }
 
-    /// The scales, if there are any.
+    /// The scales, or `None` for bf16.
     pub fn scales(&self) -> Option<RawOperand> {
         match self {
             Self::Wide(_) => None,
@@ -119,7 +119,7 @@ impl Case<'_> {
         })
     }
 
-    /// The same elements on the host, times their scales.
+    /// The elements of a factor on the host, multiplied by their scales.
     pub fn on_host(&self, place: Place, is_weight: bool) -> Result<Vec<f32>, Failure> {
         if !self.flags.e4m3 {
             let matrix = self.lab.matrix(place.rows, place.cols, 0)?;
@@ -142,7 +142,7 @@ impl Case<'_> {
         Ok(values)
     }
 
-    /// Hidden rows as the factor of the second product.
+    /// A hidden row as the factor of the second product, which e4m3 quantises.
     pub fn as_factor(&self, row: Vec<f32>) -> Vec<f32> {
         if !self.flags.e4m3 {
             return row;

@@ -11,7 +11,7 @@ use mkernel::{Communicator, KernelConfig, Operator};
 use mkernel_testing::blocks::{MAX_ITERATIONS, in_turns, median};
 use mkernel_testing::lab::{Failure, Matrix, Random};
 
-/// The number of tokens of a rank whose sums are checked.
+/// The number of checked tokens of a rank.
 const CHECKED_TOKENS: u64 = 2;
 const TOKEN_SEED: u64 = 0x746f;
 const UP_SEED: u64 = 1;
@@ -60,8 +60,7 @@ impl Case<'_> {
         let bound_us = compute_us.max(plan.body().bound.memory_us);
         let stream = lab.stream.cu_stream();
         let call = |index: usize| match operators.get(index) {
-            // SAFETY: the operands are those of the plan in its order, for the tokens of the call, and live until the block has
-            // ended.
+            // SAFETY: the operands are in the order of the plan, for the tokens of the call, and live until the block has ended.
             Some(layer) => Ok(unsafe { layer.launch_raw(stream, &raw) }?),
             None => alone.launch(stream),
         };
@@ -83,7 +82,7 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// The layer for each number of tokens for which operators are measured.
+    /// The layer, prepared for each measured number of tokens.
     fn layers(&self) -> Result<Vec<Operator>, Failure> {
         let flags = self.flags;
         let (hidden, cols) = (flags.hidden, flags.intermediate);
@@ -118,7 +117,7 @@ impl Case<'_> {
         Ok(operators)
     }
 
-    /// Both products of this rank's rows by operators of one rank: each row is a token that has the row's expert.
+    /// Both products of this rank's rows by operators of one rank. Each row is a token with one expert.
     fn products_alone(&self, (up, down): (&Factor, &Factor)) -> Result<ProductsAlone, Failure> {
         let (flags, lab, tokens) = (self.flags, self.lab, self.tokens);
         let alone = self.ranks.split(Some(self.ranks.rank()), 0)?;
@@ -138,7 +137,7 @@ impl Case<'_> {
             self.factor(place, false)
         };
         let x = factor(flags.hidden, TOKEN_SEED)?;
-        // The second product of e4m3 has hidden rows of its own, since the first product gives bf16.
+        // The second product of e4m3 has separate hidden rows, since the first product gives bf16.
         let of_second = factor(flags.intermediate, TOKEN_SEED)?;
         let h = lab.matrix(rows, flags.intermediate, 0)?;
         let y = lab.matrix(rows, flags.hidden, 0)?;
@@ -170,7 +169,7 @@ impl Case<'_> {
         })
     }
 
-    /// A product of so many rows of this rank's experts, by an operator of one rank.
+    /// A product of `rows` rows with this rank's experts, by an operator of one rank.
     fn product_alone(
         &self,
         alone: &Communicator,
@@ -272,7 +271,7 @@ struct ProductsAlone {
 
 impl ProductsAlone {
     fn launch(&self, stream: CUstream) -> Result<(), Failure> {
-        // SAFETY: the operands are those of the plans in their order, and live as long as this struct.
+        // SAFETY: the operands are in the order of the plans, and live as long as this struct.
         unsafe { self.first.launch_raw(stream, &self.of_first) }?;
         // SAFETY: as above.
         Ok(unsafe { self.second.launch_raw(stream, &self.of_second) }?)

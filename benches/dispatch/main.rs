@@ -26,12 +26,11 @@ use tokens::{Taste, Tokens};
 /// The time of a block of calls.
 const BLOCK_US: f64 = 20_000.0;
 
-/// Times `dispatch_gemm` and `combine`, or `moe_layer`, on random data, and checks some experts of the former and some tokens of the
-/// latter.
+/// Times `dispatch_gemm` and `combine`, or `moe_layer`, on random data, and checks some experts and tokens.
 ///
-/// All ranks run in this process, with a thread for each GPU. A time is the median over calls, each with the time of
-/// its slowest rank. The bound is that of the busiest rank: the time of its products, or of the bytes that it sends.
-/// The clocks of the GPUs change with other work on them, so compare times of one run only.
+/// All ranks run in this process, with a thread for each GPU. A time is the median over calls of the time of the slowest
+/// rank. The bound is the larger of two times of the busiest rank: its products, and the bytes that it sends. GPU clocks
+/// change with other work, so compare only times of one run.
 #[derive(Clone, Debug, Parser)]
 struct Flags {
     /// Number of GPUs: 1, 2, 4 or 8
@@ -46,7 +45,7 @@ struct Flags {
         default_value = "16,64,1024,2048,4096,8192,16384"
     )]
     tokens: Vec<u64>,
-    /// Measure each size also by operators for at most this number of tokens of each rank; may be repeated
+    /// Measure each size also with operators for at most this number of tokens of each rank; may be repeated
     #[arg(long, value_name = "TOKENS")]
     max_tokens: Vec<u64>,
     /// Experts over all ranks [default: 32 for each rank]
@@ -79,7 +78,7 @@ struct Flags {
     /// Measure `moe_layer` instead, with weights as [columns, hidden]
     #[arg(long)]
     layer: bool,
-    /// Measure `moe_layer` of e4m3 with scales of blocks in place of bf16
+    /// Measure `moe_layer` of e4m3 with scales of blocks instead of bf16
     #[arg(long, requires = "layer")]
     e4m3: bool,
     /// Do not measure `combine`
@@ -193,7 +192,7 @@ impl Case<'_> {
         self.ranks.rank().into()
     }
 
-    /// Returns the time of the link in µs for the rows that the busiest rank sends or receives. Across nodes, it is the
+    /// Returns the time of the link in µs for the rows that the busiest rank sends or receives. Across nodes, this is the
     /// time in the plan, which assumes that tokens choose experts evenly.
     fn link_us(&self, plan: &KernelPlan) -> f64 {
         if self.flags.network.nodes > 1 {
@@ -231,7 +230,7 @@ impl Case<'_> {
         mkernel_testing::edits::prepare(self.ranks, &config, shape, edits)
     }
 
-    /// Returns the most tokens for which operators are measured: as many as there are first.
+    /// Returns the most tokens of each measured operator: first the tokens of the call, then larger numbers of the flags.
     fn most_tokens(&self) -> Vec<u64> {
         let tokens = self.tokens.per_rank;
         let more = self.flags.max_tokens.iter().copied();
@@ -239,8 +238,7 @@ impl Case<'_> {
         iter::once(tokens).chain(more).collect()
     }
 
-    /// Returns every pair of a number of tokens for which operators are measured and a value of an option, which is also left
-    /// to the planner.
+    /// Returns every pair of a most number of tokens and a value of an option, `None` if the planner chooses the value.
     fn variants(&self, values: &[u32]) -> Vec<(u64, Option<u32>)> {
         let values: Vec<_> = iter::once(None)
             .chain(values.iter().copied().map(Some))
@@ -253,8 +251,8 @@ impl Case<'_> {
     /// Returns the times of each operator. Their blocks take turns, in both orders.
     fn times(&self, operators: &[Operator], raw: &[RawOperand]) -> Result<Vec<Vec<f64>>, Failure> {
         let call = |index: usize| {
-            // SAFETY: the operands are those of the plan in its order, for the tokens of the call, and live until the
-            // block has ended.
+            // SAFETY: the operands are in the order of the plan, for the tokens of the call, and live until the block has
+            // ended.
             Ok(unsafe { operators[index].launch_raw(self.lab.stream.cu_stream(), raw) }?)
         };
         let first = self.blocks.time(2, &|| call(0))?;
@@ -264,9 +262,9 @@ impl Case<'_> {
         })
     }
 
-    /// Makes one call, whose result is then checked.
+    /// Makes one call and waits for it.
     fn call(&self, operator: &Operator, raw: &[RawOperand]) -> Result<(), Failure> {
-        // SAFETY: as in `times`, and the call is waited for.
+        // SAFETY: as in `times`; `synchronize` waits for the call.
         unsafe { operator.launch_raw(self.lab.stream.cu_stream(), raw) }?;
         Ok(self.ranks.synchronize(&self.lab.stream)?)
     }

@@ -1,4 +1,4 @@
-//! The experts that tokens choose in the benchmark, and the resulting rows of each expert.
+//! The experts that tokens of the benchmark choose, and the resulting rows of each expert.
 
 use clap::ValueEnum;
 use mkernel_testing::lab::Random;
@@ -12,7 +12,7 @@ pub enum Taste {
     Zipf,
 }
 
-/// The experts of all tokens of all ranks. Every rank computes the same.
+/// The experts of all tokens of all ranks. Every rank computes equal experts.
 pub struct Tokens {
     pub per_rank: u64,
     pub top_k: u64,
@@ -61,7 +61,7 @@ impl Tokens {
         self.experts / self.world
     }
 
-    /// Returns the rows of each expert in order. A row is given by the number of its token over all ranks.
+    /// Returns the rows of an expert in order, each as the number of its token over all ranks.
     pub fn rows_of(&self, expert: u64) -> Vec<u64> {
         let choices = self.ids.iter().flatten().enumerate();
         choices

@@ -1,4 +1,4 @@
-//! The cost of an endpoint alone: its NIC is never busy.
+//! The cost of an endpoint over a NIC that is never busy.
 
 use super::{REGION_BYTES, put};
 use mkernel_fabric::immediate::Immediate;
@@ -96,7 +96,7 @@ fn ideal(peers: u16) -> (Endpoint, CommandProducer) {
     (endpoint.expect("connects"), producer)
 }
 
-/// The cost of an endpoint alone. Each figure is that of the fastest of many rounds, since other programs disturb some.
+/// Prints the cost of an endpoint alone, as the fastest of many rounds, since other programs disturb some rounds.
 pub fn report_endpoint(peers: u16) {
     let (mut endpoint, producer) = ideal(peers);
     let mut fastest = |commands: &[Command], steps: u32| {
@@ -131,7 +131,7 @@ pub fn report_endpoint(peers: u16) {
     let each: Vec<_> = (0..peers).map(to).collect();
     let (each_ns, all_ns) = (fastest(&each, 1), fastest(&[to_all], 1));
     let many: Vec<_> = (0..1024).map(|number| to(number % peers)).collect();
-    // A step takes 128 puts.
+    // A step takes at most 128 puts.
     let many_ns = fastest(&many, 8);
     println!(
         "an endpoint alone, {peers} peers: a step without work {idle_ns:.0} ns, with a put to one peer {one_ns:.0} ns, to each \

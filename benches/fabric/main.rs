@@ -249,7 +249,7 @@ fn report_commands(total: u32) {
     );
 }
 
-/// A command waits for half of this time on average.
+/// Times a step without work. A command waits for half a step on average.
 fn report_step(steps: u32) {
     let [mut a, _b] = pair(&NicModel::default(), sockets());
     let start = Instant::now();
@@ -260,8 +260,8 @@ fn report_step(steps: u32) {
     println!("a step of an idle proxy with one peer: {ns:.0} ns");
 }
 
-/// The steps of an endpoint with many peers: without work, and with puts to all of them. Other endpoints are stepped in
-/// between, which is not timed.
+/// Times the steps of an endpoint with many peers, without work and with puts to all peers. The steps of the other
+/// endpoints, in between, are not timed.
 fn report_peers(peers: u16, rounds: u32) {
     let mut ends = group(&NicModel::default(), pipes(usize::from(peers) + 1));
     let steps = 10_000;

@@ -22,13 +22,14 @@ use std::time::Instant;
 
 /// The time of a block of calls.
 const BLOCK_US: f64 = 20_000.0;
-/// The number of rows of C that are checked.
+/// The number of checked rows of C.
 const CHECKED_ROWS: u64 = 64;
-/// When the host time is measured, how long the calls in a row may keep the GPU busy, and the largest number of them.
+/// The most GPU time, in µs, of the successive calls whose host time is measured.
 const LAUNCHES_US: f64 = 20_000.0;
+/// The most successive calls whose host time is measured.
 const MAX_LAUNCHES: f64 = 64.0;
 
-/// A rank, which runs on a thread of its own.
+/// A rank, which runs on its own thread.
 pub struct Bench<'a> {
     pub flags: &'a Flags,
     pub ranks: &'a Communicator,
@@ -41,7 +42,7 @@ pub struct Bench<'a> {
     pub seed: u64,
 }
 
-/// The candidates that are measured: cuBLAS, the core, and plans.
+/// The measured candidates: cuBLAS, the core, and plans.
 struct Candidates {
     core: Operator,
     plans: Vec<(Tune, Operator)>,
@@ -61,7 +62,7 @@ impl Bench<'_> {
             candidates.plans[0].1.plan(),
             &self.flags.network,
         )?;
-        // The results are checked a second time, after the epochs have advanced.
+        // A second check, after the epochs have advanced.
         let errors = self.check(&operands, &candidates)?;
         let (cublas_error, errors) = (errors[0], &errors[2..]);
         for (((tune, operator), us), relative_error) in
@@ -167,7 +168,7 @@ impl Bench<'_> {
                     .chain(invariant.then_some((epilogue, None, true)))
             });
             for result in results {
-                // With SwiGLU, the sizes are also those of the product.
+                // The flags give N of the product. With SwiGLU, C has half of these columns.
                 let n = shape.n / u64::from(result.0.weight_cols());
                 let shape = GemmShape { n, ..shape };
                 for max_sms in iter::once(None).chain(self.flags.max_sms.iter().copied().map(Some))
@@ -198,14 +199,14 @@ impl Bench<'_> {
         let whole = [a.operand(), b.operand(), c.operand()];
         let mut calls: Vec<Box<dyn Fn() -> Result<(), Failure> + 'b>> = vec![
             Box::new(|| self.cublas.gemm(a, b, c, operands.transposed)),
-            // SAFETY: the operands have the sizes of the shape. They outlive the calls, since `measure` waits for them.
+            // SAFETY: the operands have the sizes of the shape, and outlive the calls, since `measure` waits for the calls.
             Box::new(move || Ok(unsafe { candidates.core.launch_raw(stream, &whole) }?)),
         ];
         for (_, operator) in &candidates.plans {
             let fused = operands.raw(operator.plan());
             let rows = rows_of(operator, operands);
             calls.push(Box::new(move || {
-                // SAFETY: the operands are those of the plan, and outlive the calls in the same way.
+                // SAFETY: the operands are those of the plan, and outlive the calls, since `measure` waits for the calls.
                 Ok(unsafe { operator.launch_raw_rows(stream, &fused, rows) }?)
             }));
         }
@@ -215,7 +216,7 @@ impl Bench<'_> {
     /// Checks sampled rows of the result of every candidate. Returns the errors of cuBLAS, the core and the plans.
     fn check(&self, operands: &Operands, candidates: &Candidates) -> Result<Vec<f64>, Failure> {
         let Operands { a, b, c, .. } = operands;
-        // These are the factors of the C that the fused kernels compute.
+        // The factors of the C that the fused kernels compute.
         let (whole_a, whole_b) = operands.of_all.as_ref().map_or((a, b), |(a, b)| (a, b));
         let fused_a = whole_a.part(operands.rows_c.clone(), 0..whole_a.cols);
         let parts = operands.of_all.as_ref().map_or(1, |_| self.ranks.world());
@@ -226,7 +227,7 @@ impl Bench<'_> {
             let epilogue = plan.map_or(Epilogue::default(), |op| epilogue_of(op.plan()));
             let kernel = plan.map(Operator::plan);
             let fused = |operand| operands.fused(operand, kernel);
-            // With a norm, what is normalised is checked.
+            // With a norm, the check reads the input of the norm.
             let result = match epilogue.normalises() {
                 true => Operand::ResidualOut,
                 false => Operand::C,
@@ -284,7 +285,7 @@ impl Bench<'_> {
         Ok(times.iter().map(|times| median(times)).collect())
     }
 
-    /// Returns the host time of a call with slices and with pointers: the minimum of several means, on the slowest
+    /// Returns the host time of a call with slices and with pointers, each the smallest of several means on the slowest
     /// rank.
     fn launch_ns(
         &self,
@@ -331,7 +332,7 @@ impl Bench<'_> {
             }
             Ok::<f64, Failure>(least)
         };
-        // Slices of fp32 and of symmetric memory would take the same time.
+        // Slices of fp32 and of symmetric memory would take as long as slices of bf16.
         let in_slices = operator
             .plan()
             .operands()

@@ -10,15 +10,15 @@ use std::path::PathBuf;
 /// Times GEMM operators and cuBLAS, and checks their results.
 ///
 /// All ranks run in this process, with a thread for each GPU. For each shape, short blocks of cuBLAS alone, of the GEMM
-/// core alone (a world of one rank) and of every plan take turns. A time is the median over calls, each with the time
-/// of its slowest rank.
+/// core alone (a world of one rank) and of every plan take turns. A time is the median over calls of the time of the
+/// slowest rank.
 ///
-/// With several nodes, a second line shows the time of the same steps one after the other. The part of the NICs is
-/// measured in this run: the fabric's put kernel, alone, sends as many bytes in messages of the same size over the same
-/// emulated NICs. The part of a node is that of the fastest baseline with as many ranks as a node has (`torchrun
-/// --nproc-per-node 4 benches/baselines.py --shape MxNxK ...` for 4 GPUs per node), scaled to the clocks of this run by
-/// the times of cuBLAS. If a node has one GPU, it is the time of cuBLAS alone. Without such a baseline it is the time
-/// of cuBLAS alone as well, and the total is a lower bound. The addition of the sums of nodes is not included.
+/// With several nodes, a second line shows the unfused time: the time of the NICs plus the time of a node. For the NICs,
+/// this run times the fabric's put kernel alone, with equal bytes and message sizes over the emulated NICs. For the node, it
+/// takes the fastest baseline with the ranks of one node (`torchrun --nproc-per-node 4 benches/baselines.py --shape MxNxK
+/// ...` for 4 GPUs per node), scaled to the clocks of this run by the times of cuBLAS. If a node has one GPU, its time is
+/// cuBLAS alone. Without a baseline it is also cuBLAS alone, and the total is a lower bound. Adding up the sums of nodes
+/// is not included.
 #[derive(Clone, Debug, Parser)]
 pub struct Flags {
     /// Number of GPUs: 1, 2, 4 or 8 [default: all]
@@ -29,8 +29,7 @@ pub struct Flags {
     /// Operators: ag_gemm, gemm_rs, gemm_ar, gemm
     #[arg(long, value_delimiter = ',', default_value = "ag_gemm", value_parser = parse_op)]
     pub op: Vec<GemmOp>,
-    /// Sizes: M of all ranks, N and K of one rank; may be repeated [default: the shapes that the project has targets
-    /// for]
+    /// Sizes: M of all ranks, N and K of one rank; may be repeated [default: shapes of layers of models]
     #[arg(long = "shape", value_name = "MxNxK", value_parser = parse_shape)]
     pub shapes: Vec<GemmShape>,
     /// Layouts of B: kn, nk or both
@@ -40,7 +39,7 @@ pub struct Flags {
     #[arg(long = "tune", value_name = "KEY=VALUE,...")]
     pub tunings: Vec<Tune>,
     /// Epilogue, such as `bias=true,activation=gelu,output=fp32` or, of gemm_ar, `residual=true,norm=rms`; each plan is
-    /// measured with it and without; with `swiglu=true`, C has half of the N columns; may be repeated
+    /// measured with and without the epilogue; with `swiglu=true`, C has half of the N columns; may be repeated
     #[arg(long = "epilogue", value_name = "KEY=VALUE,...", value_parser = parse_epilogue)]
     pub epilogues: Vec<Epilogue>,
     /// Measure each plan also with `batch_invariant`
@@ -49,7 +48,7 @@ pub struct Flags {
     /// Measure each plan also on at most this number of SMs; may be repeated
     #[arg(long, value_name = "SMS")]
     pub max_sms: Vec<u32>,
-    /// Measure each plan also with rows that each call gives, prepared for at most this number; may be repeated
+    /// Measure each plan also with rows at run time, prepared for at most this number; may be repeated
     #[arg(long, value_name = "ROWS")]
     pub max_rows: Vec<u64>,
     /// Measure each plan of gemm_ar also with C in symmetric memory, and of ag_gemm with A
@@ -58,7 +57,7 @@ pub struct Flags {
     /// Number of blocks of each candidate
     #[arg(long, default_value_t = 6)]
     pub rounds: u32,
-    /// Calls of a block [default: as many as take about 20 ms]
+    /// Calls of a block [default: calls of about 20 ms]
     #[arg(long)]
     pub iterations: Option<u32>,
     /// Append a line of JSON for each plan to this file
@@ -84,8 +83,8 @@ pub fn largest_world(gpus: usize) -> Option<u32> {
     worlds.find(|world| *world as usize <= gpus)
 }
 
-/// Returns layers of the size of models. N, or K for operators that reduce, is divided over the ranks. For one rank,
-/// the shapes are those of plain GEMMs.
+/// Returns the shapes of layers of models. N, or K for operators that reduce, is divided over the ranks. A single rank has
+/// shapes of plain GEMMs.
 pub fn default_shapes(op: GemmOp, world: u64) -> Vec<GemmShape> {
     const ALONE: [(u64, u64, u64); 5] = [
         (4096, 4096, 4096),
@@ -135,7 +134,7 @@ pub fn default_shapes(op: GemmOp, world: u64) -> Vec<GemmShape> {
 }
 
 impl Flags {
-    /// The operand of `op` that plans are also measured with in symmetric memory.
+    /// The operand of `op` for which plans are also measured in symmetric memory.
     pub fn in_symmetric_memory(&self, op: GemmOp) -> Option<Operand> {
         match op {
             GemmOp::GemmAr => self.symmetric.then_some(Operand::C),

@@ -16,27 +16,27 @@ pub struct Operands {
     pub a: Matrix,
     pub b: Matrix,
     pub c: Matrix,
-    /// The operands of epilogues, and C in fp32 if an epilogue has such an output. They have the rows of `c`.
+    /// The operands of epilogues, and C in fp32 if an epilogue has an fp32 output. All have the rows of `c`.
     pub bias: Matrix,
     pub residual: Matrix,
-    /// The result of kernels that normalise rows. Their new residual takes the place of C.
+    /// The result of kernels that normalise rows. `c` holds their new residual.
     pub normalised: Matrix,
     pub c_fp32: Option<Matrix>,
-    /// C in symmetric memory, in bf16 and in fp32, for plans that have it there.
+    /// C in symmetric memory, in bf16 and in fp32, for plans with a symmetric C.
     pub symmetric_c: Vec<SymmetricMatrix>,
-    /// A copy of `a` in symmetric memory, for plans that have it there.
+    /// A copy of `a` in symmetric memory, for plans with a symmetric A.
     pub symmetric_a: Option<SymmetricMatrix>,
     /// The rows of `a` and `c` that the fused kernel uses.
     pub rows_a: Range<u64>,
     pub rows_c: Range<u64>,
-    /// For operators that reduce: the A of all ranks side by side, and the B of all ranks below each other. Their
-    /// product is the sum over all ranks.
+    /// For operators that reduce: the A of all ranks side by side, and the B of all ranks below each other. Their product
+    /// is the sum over all ranks.
     pub of_all: Option<(Matrix, Matrix)>,
     pub transposed: bool,
 }
 
 impl Operands {
-    /// Creates random operands. They are equal on all ranks where the reference requires that.
+    /// Creates random operands, equal on all ranks if the reference requires equal operands.
     pub fn new(
         bench: &Bench,
         op: GemmOp,
@@ -82,7 +82,7 @@ impl Operands {
             of_all: None,
             transposed,
         };
-        // These operands are equal on all ranks, as operators that reduce require.
+        // Operators that reduce require equal operands on all ranks.
         bench.lab.fill(&operands.bias, 0, bench.seed + 100)?;
         bench.lab.fill(&operands.residual, 0, bench.seed + 101)?;
         if !op.reduces() {
@@ -103,7 +103,7 @@ impl Operands {
         epilogues.any(|epilogue| epilogue.output == Some(Dtype::Fp32))
     }
 
-    /// Fills the A of all ranks side by side and the B of all ranks below each other, and copies the own parts of them.
+    /// Fills the A of all ranks side by side and the B of all ranks below each other, and copies the rank's parts of both.
     fn of_all_ranks(&self, bench: &Bench, shape: GemmShape) -> Result<(Matrix, Matrix), Failure> {
         let GemmShape { m, n, k } = shape;
         let (rank, world) = (
@@ -169,7 +169,7 @@ impl Operands {
         }
     }
 
-    /// Returns all operands of a fused kernel in its order.
+    /// Returns all operands of a fused kernel in the order of its plan.
     pub fn raw(&self, plan: &KernelPlan) -> Vec<RawOperand> {
         let view = |operand| self.fused(operand, Some(plan));
         let operands = plan.operands().iter();

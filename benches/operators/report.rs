@@ -1,4 +1,4 @@
-//! The output of the benchmark: a table and lines of JSON, with baselines of the same machine.
+//! The output of the benchmark: a table and lines of JSON, with baselines of this machine.
 
 use mkernel::KernelPlan;
 use mkernel::spec::plan::GemmPlan;
@@ -32,39 +32,40 @@ pub struct Row {
     pub core_speed: f64,
     /// The time of the NIC for its bytes.
     pub nic_us: f64,
-    /// The bound, which no kernel beats: the time of cuBLAS alone, of NVLink or of the NIC.
+    /// The reference: the largest of the times of cuBLAS alone, of NVLink and of the NIC.
     pub bound_us: f64,
     pub of_bound: f64,
-    /// The time that the planner has estimated.
+    /// The planner's estimate of the time.
     pub estimate_us: f64,
-    /// The host time of a call with slices and with pointers.
+    /// The host time of a call with slices.
     pub launch_ns: f64,
+    /// The host time of a call with pointers.
     pub launch_raw_ns: f64,
-    /// The error ‖C − fp64‖ / ‖fp64‖ of sampled rows: of this plan, of cuBLAS for the factors of this rank alone, and
-    /// of NCCL and cuBLAS in benches/baselines.py. The latter computes it in the same way from data of the same
-    /// distribution.
+    /// The error ‖C − fp64‖ / ‖fp64‖ of sampled rows of this plan.
     pub relative_error: f64,
+    /// The error of cuBLAS for the factors of this rank alone.
     pub cublas_error: f64,
+    /// The error of NCCL and cuBLAS in benches/baselines.py, on data of the same distribution as here.
     pub nccl_error: Option<f64>,
-    /// The fastest baseline of the same shape, divided by the time of cuBLAS in the same run.
+    /// The fastest baseline of this shape.
     pub baseline: Option<Best>,
-    /// On several nodes, the time of the same steps one after the other.
+    /// On several nodes, the time of separate steps.
     pub unfused: Option<Unfused>,
 }
 
-/// The time of the same steps one after the other, over the same NICs.
+/// The time of separate steps one after the other, over the NICs of the plan.
 #[derive(Clone, Debug, Serialize)]
 pub struct Unfused {
-    /// The time of the steps over the NICs, measured in the same run as the plan.
+    /// The time of the steps over the NICs, measured in this run.
     pub nics_us: f64,
-    /// The time of the steps inside a node, from benches/baselines.py with as many ranks as a node has, scaled to the
-    /// clocks of this run. If a node has one GPU, the time of cuBLAS alone.
+    /// The time of the steps inside a node, from benches/baselines.py with the ranks of one node, scaled to the clocks of
+    /// this run. If a node has one GPU, the time of cuBLAS alone.
     pub node_us: f64,
     pub node_variant: String,
-    /// Whether the steps over NVLink are missing because there is no such baseline. The time is then a lower bound.
+    /// Whether the steps over NVLink are missing for lack of a baseline. The time is then a lower bound.
     pub is_lower_bound: bool,
     pub us: f64,
-    /// The time of the plan divided by this time. Below 1, the plan is faster.
+    /// The time of the plan divided by the unfused time. Below 1, the plan is faster.
     pub ours_by_it: f64,
 }
 
@@ -104,7 +105,7 @@ pub struct Baseline {
     error: f64,
 }
 
-/// The variant whose error is compared.
+/// The variant that provides the error.
 const NCCL: &str = "NCCL+cuBLAS";
 
 /// The fastest baseline of a shape.
@@ -112,11 +113,11 @@ const NCCL: &str = "NCCL+cuBLAS";
 pub struct Best {
     pub variant: String,
     pub normalised: f64,
-    /// The normalised time of the plan divided by that of the baseline. Below 1, the plan is faster.
+    /// The normalised time of the plan divided by the normalised time of the baseline. Below 1, the plan is faster.
     pub ours_by_it: f64,
 }
 
-/// Reads the output of benches/baselines.py. Lines that are not JSON come from other programs and are ignored.
+/// Reads the output of benches/baselines.py. Ignores lines that are not JSON, which come from other programs.
 pub fn read_baselines(path: &Path) -> Result<Vec<Baseline>, Failure> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let lines = text.lines().filter(|line| line.starts_with('{'));

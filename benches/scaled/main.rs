@@ -11,7 +11,7 @@ use mkernel::spec::{BLayout, Dim, Dtype, GemmConfig, GemmOp, GemmShape, Scales};
 use mkernel::{Communicator, KernelConfig, Operand, Operator};
 use mkernel_testing::blocks::{Blocks, in_turns, median};
 use mkernel_testing::cublas_lt::{Pointers, ScaledProduct};
-use mkernel_testing::lab::{Failure, Lab, TimeLimit, seed_from_clock};
+use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit, seed_from_clock};
 use mkernel_testing::options::{Tune, parse_shape};
 use mkernel_testing::ranks::{exit_code, on_gpus};
 use std::path::PathBuf;
@@ -21,8 +21,8 @@ use std::time::Duration;
 
 /// Times products of e4m3 with scales of rows and of blocks, and checks results in fp64.
 ///
-/// cuBLASLt has scales of rows, with and without fast accumulation, in which tensor cores add over all of K and lose bits. The
-/// blocks of all candidates take turns. Operands are random, with as many copies as L2 does not hold.
+/// cuBLASLt has scales of rows, with and without fast accumulation. With fast accumulation, tensor cores add over all of K and
+/// lose bits. The blocks of all candidates take turns. Operands are random, with too many copies for L2 to hold.
 #[derive(Clone, Debug, Parser)]
 struct Flags {
     /// Sizes; may be repeated
@@ -58,11 +58,11 @@ const SHAPES: [(u64, u64, u64); 8] = [
 ];
 /// The size of a block of scales.
 const BLOCK: u64 = 128;
-/// Bytes of operands that L2 does not hold.
+/// Bytes of operands that exceed L2.
 const UNCACHED_BYTES: u64 = 256 << 20;
-/// Bytes that cuBLASLt may use besides the operands.
+/// Bytes of the workspace of cuBLASLt.
 const WORKSPACE_BYTES: usize = 32 << 20;
-/// Rows of C that are checked, and elements of each.
+/// Checked rows of C, and checked elements of each row.
 const CHECKED: (u64, u64) = (8, 16);
 
 fn main() -> ExitCode {
@@ -92,39 +92,27 @@ fn one_rank(flags: &Flags, ranks: &Communicator, seed: u64) -> Result<(), Failur
     Ok(())
 }
 
-/// A generator of random numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+/// Returns random numbers of e4m3 whose magnitudes are distributed like quantised activations.
+fn random_elements(random: &mut Random, count: u64) -> Vec<F8E4M3> {
+    let table: Vec<_> = (0..4096u32)
+        .map(|_| {
+            let terms = (0..8).map(|_| (random.draw() >> 40) as i64 - (1 << 23));
+            F8E4M3::from_f32(terms.sum::<i64>() as f32 / (1 << 17) as f32)
+        })
+        .collect();
+    let mut elements = Vec::with_capacity(count as usize);
+    while elements.len() < count as usize {
+        let bits = random.draw();
+        elements.extend((0..5).map(|i| table[(bits >> (12 * i)) as usize % 4096]));
     }
+    elements.truncate(count as usize);
+    elements
+}
 
-    /// Numbers of e4m3 whose magnitudes are spread like those of quantised activations.
-    fn elements(&mut self, count: u64) -> Vec<F8E4M3> {
-        let table: Vec<_> = (0..4096u32)
-            .map(|_| {
-                let sum: i64 = (0..8).map(|_| (self.next() >> 40) as i64 - (1 << 23)).sum();
-                F8E4M3::from_f32(sum as f32 / (1 << 17) as f32)
-            })
-            .collect();
-        let mut elements = Vec::with_capacity(count as usize);
-        while elements.len() < count as usize {
-            let bits = self.next();
-            elements.extend((0..5).map(|i| table[(bits >> (12 * i)) as usize % 4096]));
-        }
-        elements.truncate(count as usize);
-        elements
-    }
-
-    /// Scales between 1/2 and 1.
-    fn scales(&mut self, count: u64) -> Vec<f32> {
-        let scale = |bits: u64| 0.5 + (bits >> 41) as f32 / (1 << 24) as f32;
-        (0..count).map(|_| scale(self.next())).collect()
-    }
+/// Returns random scales between 1/2 and 1.
+fn random_scales(random: &mut Random, count: u64) -> Vec<f32> {
+    let scale = |bits: u64| 0.5 + (bits >> 41) as f32 / (1 << 24) as f32;
+    (0..count).map(|_| scale(random.draw())).collect()
 }
 
 /// A matrix or scales on the host and on the GPU.
@@ -172,11 +160,11 @@ impl<'a> Bench<'a> {
         let mut random = Random(seed);
         let copies = UNCACHED_BYTES.div_ceil(k * (m + n)).clamp(1, 8);
         let mut matrices = |rows: u64| -> Result<Vec<_>, Failure> {
-            let one = |_| Pair::new(stream, random.elements(rows * k));
+            let one = |_| Pair::new(stream, random_elements(&mut random, rows * k));
             (0..copies).map(one).collect()
         };
         let (a, b) = (matrices(m)?, matrices(n)?);
-        let mut scales = |count| Pair::new(stream, random.scales(count));
+        let mut scales = |count| Pair::new(stream, random_scales(&mut random, count));
         let (blocks_n, blocks_k) = (n.div_ceil(BLOCK), k.div_ceil(BLOCK));
         let mut bench = Self {
             flags,

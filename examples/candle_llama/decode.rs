@@ -1,4 +1,4 @@
-//! The loop that computes token after token, and the comparison of its results.
+//! The decoding loop, and the comparison of its results.
 
 use super::model::{Model, State};
 use candle_core::Result;
@@ -18,8 +18,8 @@ pub struct Choice {
 /// The choices of all steps, for each sequence.
 pub type Choices = Vec<Vec<Choice>>;
 
-/// Computes `steps` tokens of each sequence, and then the same again without looking at them. Returns what was chosen, and
-/// how long the second time took.
+/// Computes `steps` tokens of each sequence, and then computes them again without reading them back. Returns the choices,
+/// and the time of the second pass.
 pub fn decode(
     model: &Model<'_>,
     ranks: &Ranks,
@@ -39,7 +39,7 @@ pub fn decode(
     let mut choices = Choices::new();
     for _ in 0..steps {
         step(graph.as_ref())?;
-        // Reading waits for the GPU, but does not return errors of kernels.
+        // Reading tensors waits for the GPU, but does not return errors of kernels.
         ranks.synchronize()?;
         let chosen = state.tokens()?.into_iter().zip(state.logits()?);
         choices.resize(chosen.len(), Vec::new());
@@ -73,7 +73,7 @@ pub fn decode(
     Ok((choices, started.elapsed()))
 }
 
-/// Looks at the logits from which a token was chosen.
+/// Returns the choice of a token from its logits.
 fn choice(token: u32, logits: &[f32]) -> Result<Choice> {
     let others = (0..).zip(logits).filter(|(other, _)| *other != token);
     let second = others.fold(f32::NEG_INFINITY, |most, (_, logit)| most.max(*logit));
@@ -89,7 +89,7 @@ fn choice(token: u32, logits: &[f32]) -> Result<Choice> {
     }
 }
 
-/// How far the choices of two runs are from each other.
+/// The distance between the choices of two runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison {
     /// The largest difference of the largest logits of a step.
@@ -108,8 +108,8 @@ impl std::fmt::Display for Comparison {
     }
 }
 
-/// Compares two runs. Their sums have different orders, so their logits differ by some roundings to bf16. Tokens must be
-/// equal as long as the best logit is farther from the second one than the runs are from each other.
+/// Compares two runs, whose logits differ by some roundings to bf16, since the runs add in different orders. Tokens must be
+/// equal as long as the two largest logits differ by more than the logits of the runs do.
 pub fn compare(one: &Choices, other: &Choices) -> std::result::Result<Comparison, String> {
     let mut found = Comparison {
         difference: 0.0,

@@ -1,4 +1,4 @@
-//! A stack of Llama blocks, of which each rank has its heads and its part of the hidden features.
+//! A stack of Llama blocks. Each rank has a part of the heads and of the hidden features.
 
 use super::parallel::{Layer, Parallel, batched};
 use super::weights::{EMBEDDING, HEAD, Part, Sizes, Weights};
@@ -17,7 +17,7 @@ pub struct Model<'a> {
     head: Layer,
     /// Cosines and sines for each position, `[steps, head_dim / 2]`.
     rotations: (Tensor, Tensor),
-    /// For each position 0 for earlier ones and itself, and -inf for later ones: `[steps, steps]`.
+    /// The causal mask `[steps, steps]`: 0 for a position and all earlier ones, -inf for later ones.
     masks: Tensor,
 }
 
@@ -31,7 +31,7 @@ struct Block {
     down: Layer,
 }
 
-/// The state that changes from token to token. All of the state is in tensors that exist before a step, so that a step can be captured.
+/// The state that changes from token to token. All its tensors exist before a step, so that a graph can capture the step.
 pub struct State {
     /// The last token of each sequence, `[batch]`.
     tokens: Tensor,
@@ -169,7 +169,7 @@ impl<'a> Model<'a> {
         state.position.slice_set(&(position + &state.one)?, 0, 0)
     }
 
-    /// Returns this rank's heads of Q, and of K and V, and their size.
+    /// Returns this rank's numbers of heads of Q and of K and V, and the columns of a head.
     fn own_heads(&self) -> (usize, usize, usize) {
         let world = self.parallel.ranks().world();
         let heads = self.sizes.num_attention_heads / world;
@@ -180,7 +180,7 @@ impl<'a> Model<'a> {
         )
     }
 
-    /// Returns the logits of all tokens of the vocabulary, `[batch, vocab]`. Each rank computes those of its tokens.
+    /// Returns the logits of the whole vocabulary, `[batch, vocab]`. Each rank computes the logits of its part.
     fn logits(&self, x: &Tensor) -> Result<Tensor> {
         let own = self.head.forward(x)?;
         let (batch, tokens) = own.dims2()?;
@@ -191,7 +191,7 @@ impl<'a> Model<'a> {
     }
 }
 
-/// The values of a step's position that all blocks need.
+/// Values of a step's position that all blocks share.
 struct At<'a> {
     cos: Tensor,
     sin: Tensor,
@@ -256,7 +256,7 @@ impl Block {
         keys.scatter_set(&rows, &k, 2)?;
         values.scatter_set(&rows, &v, 2)?;
 
-        // The heads of a group share their K and V, as if they were rows of one head.
+        // The query heads that share a head of K and V are rows of one product.
         let q = q.reshape((batch, kv_heads, heads / kv_heads, dim))?;
         let scores = batched(&q, &keys.t()?)?.to_dtype(DType::F32)?;
         let scores = (scores / (dim as f64).sqrt())?.broadcast_add(&at.mask)?;

@@ -1,4 +1,4 @@
-//! Collectives of NCCL on tensors of candle, as candle's own examples use them. libnccl is opened at run time.
+//! Collectives of NCCL on tensors of candle, as in candle's examples. libnccl is loaded at run time.
 
 use candle_core::cuda_backend::CudaStorageSlice;
 use candle_core::{CpuStorage, CudaStorage, CustomOp1, Error, Layout, Result, Shape, Tensor, bail};
@@ -39,14 +39,14 @@ pub struct Nccl {
     all_reduce: AllReduce,
     all_gather: AllGather,
     destroy: CommDestroy,
-    /// The functions are in it.
+    /// The library, which must stay loaded while its functions are in use.
     _library: Library,
 }
 
 impl Nccl {
-    /// Connects the ranks, or returns none if NCCL is not installed.
+    /// Connects the ranks. Returns `None` if NCCL is not installed.
     pub fn new(ranks: &Ranks) -> Result<Option<Self>> {
-        // SAFETY: loading NCCL has no effects that could break this program.
+        // SAFETY: the initialisers of NCCL have no effects on this program.
         let Ok(library) = (unsafe { Library::new("libnccl.so.2") }) else {
             return Ok(None);
         };
@@ -77,7 +77,7 @@ impl Nccl {
             .context()
             .bind_to_thread()
             .map_err(Error::wrap)?;
-        // SAFETY: the GPU of this rank is current, and all ranks call this with the id of rank 0.
+        // SAFETY: the GPU of this rank is current, and all ranks pass the id of rank 0.
         let made = unsafe { init(&mut comm, ranks.world() as c_int, id, ranks.rank() as c_int) };
         checked("ncclCommInitRank", made)?;
         let world = ranks.world();
@@ -99,7 +99,7 @@ impl Nccl {
         })
     }
 
-    /// Returns `[ranks, N]` of all ranks' `[1, N]`.
+    /// Gathers a row `[1, N]` of each rank to `[ranks, N]`.
     pub fn all_gather(&self, x: &Tensor) -> Result<Tensor> {
         x.apply_op1_no_bwd(&Collective {
             nccl: self,
@@ -149,7 +149,7 @@ impl CustomOp1 for Collective<'_> {
             let (from, _read) = input.device_ptr(&stream);
             let (to, _written) = result.device_ptr_mut(&stream);
             let (from, to, handle) = (from as *const c_void, to as *mut c_void, stream.cu_stream());
-            // SAFETY: both have as many elements as the collective takes, and stay allocated in the order of the stream.
+            // SAFETY: both tensors have the elements of the collective, and are freed in the order of the stream.
             let code = unsafe {
                 match self.gathers {
                     true => (self.nccl.all_gather)(from, to, count, BF16, self.nccl.comm, handle),

@@ -1,4 +1,4 @@
-//! What ranks do together: by operators of mkernel, or by products of candle and collectives of NCCL.
+//! Tensor-parallel layers: operators of mkernel, or products of candle with collectives of NCCL.
 
 use candle_core::{DType, Module, Result, Tensor};
 use mkernel_candle::{ColumnParallel, Ranks, RowParallel, all_gather, matmul};
@@ -9,18 +9,18 @@ use super::nccl::Nccl;
 /// A linear layer on this rank.
 pub type Layer = Box<dyn Module>;
 
-/// The ways in which ranks exchange data.
+/// A way to build the layers that ranks divide.
 pub trait Parallel {
     /// Returns this rank.
     fn ranks(&self) -> &Ranks;
 
-    /// Returns the layer that computes this rank's outputs, from this rank's rows of a weight.
+    /// Returns the column-parallel layer of this rank's rows of a weight.
     fn column(&self, weight: Tensor) -> Result<Layer>;
 
-    /// Returns the layer that adds up the ranks' products, from this rank's columns of a weight.
+    /// Returns the row-parallel layer of this rank's columns of a weight, which adds up the ranks' products.
     fn row(&self, weight: Tensor) -> Result<Layer>;
 
-    /// Returns the rows of all ranks, one of each: `[ranks, N]` of `[1, N]`.
+    /// Gathers a row `[1, N]` of each rank to `[ranks, N]`.
     fn gather(&self, x: &Tensor) -> Result<Tensor>;
 }
 
@@ -45,7 +45,7 @@ impl Parallel for Fused {
     }
 }
 
-/// Products of candle, and behind them NCCL if there are several ranks.
+/// Products of candle, followed by NCCL if there are several ranks.
 pub struct Unfused {
     ranks: Ranks,
     #[cfg(feature = "cuda")]
@@ -53,7 +53,7 @@ pub struct Unfused {
 }
 
 impl Unfused {
-    /// Connects the ranks by NCCL. Returns none if there are several and NCCL is not installed.
+    /// Connects the ranks by NCCL. Returns `None` if there are several ranks and NCCL is not installed.
     pub fn new(ranks: Ranks) -> Result<Option<Self>> {
         #[cfg(feature = "cuda")]
         if ranks.world() > 1 {
@@ -103,7 +103,7 @@ impl Parallel for Unfused {
     }
 }
 
-/// Computes `a · b` of batches of matrices, in bf16. candle multiplies no bf16 on the CPU.
+/// Computes `a · b` of batches of bf16 matrices. On the CPU, where candle does not multiply bf16, converts to f32.
 pub fn batched(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     if !a.device().is_cpu() {
         return a.matmul(b);

@@ -1,10 +1,10 @@
-//! The sizes of a model, and where its weights come from: seeded random numbers, or files.
+//! The sizes of a model, and its weights, which are seeded random numbers or read from files.
 
 use candle_core::safetensors::MmapedSafetensors;
 use candle_core::{DType, Device, Result, Tensor, bail};
 use std::path::{Path, PathBuf};
 
-/// The sizes of a Llama model, over all ranks. The names are those of `config.json`.
+/// The sizes of a Llama model, over all ranks, with the names of `config.json`.
 #[derive(Clone, Copy, Debug, serde::Deserialize)]
 pub struct Sizes {
     pub vocab_size: usize,
@@ -16,7 +16,7 @@ pub struct Sizes {
     pub rms_norm_eps: f64,
     #[serde(default = "default_theta")]
     pub rope_theta: f64,
-    /// 0 if it is the hidden size divided by the number of heads.
+    /// The columns of a head; 0 means the hidden size divided by the number of heads.
     #[serde(default)]
     pub head_dim: usize,
 }
@@ -26,7 +26,7 @@ fn default_theta() -> f64 {
 }
 
 impl Sizes {
-    /// A model that simulated GPUs run in seconds. 4 ranks have a head of K and V each.
+    /// A model that simulated GPUs run in seconds. Each of 4 ranks has a head of K and V.
     pub const TOY: Self = Self {
         vocab_size: 64,
         hidden_size: 64,
@@ -80,18 +80,18 @@ impl Sizes {
 /// The source of weights.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// Random numbers of this seed. They are the same on every rank, and in every world.
+    /// Random numbers of this seed, equal on every rank and in every world.
     Seed {
         seed: u64,
-        /// Whether the weight of the logits is the embedding, moved by one token. Then the next token is most likely the
-        /// following number, with a large distance to all others.
+        /// Whether the weight of the logits is the embedding, moved by one token. Then the logit of the next number exceeds
+        /// all other logits by far.
         successors: bool,
     },
-    /// Files in the form of Hugging Face.
+    /// Files in the format of Hugging Face.
     Files(Vec<PathBuf>),
 }
 
-/// The weights of a model, of which a rank takes its parts.
+/// The weights of a model over all ranks.
 pub enum Weights {
     Seed { seed: u64, successors: bool },
     Files(MmapedSafetensors),
@@ -103,7 +103,7 @@ pub enum Part {
     Whole,
     /// Part number `.0` of `.1` equal parts of the rows.
     Rows(usize, usize),
-    /// The same of the columns.
+    /// Part number `.0` of `.1` equal parts of the columns.
     Columns(usize, usize),
 }
 

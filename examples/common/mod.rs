@@ -1,4 +1,4 @@
-//! Functions that the examples share. They start the ranks, and compute random numbers that are the same on every rank.
+//! Functions that the examples share, which start the ranks and compute random numbers that are equal on every rank.
 
 use mkernel::Communicator;
 use mkernel::half::bf16;
@@ -42,8 +42,8 @@ pub fn matrix(rows: u64, cols: u64, value: impl Fn(u64, u64) -> bf16) -> Vec<bf1
         .collect()
 }
 
-/// Returns a number between -1 and 1 that depends only on `index`, so that every rank can compute the operands of the
-/// others. The function is splitmix64.
+/// Returns a number between -1 and 1 that depends only on `index`, so that every rank can compute the operands of other
+/// ranks. The function is splitmix64.
 pub fn random(index: u64) -> bf16 {
     let mut x = index.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -28,7 +28,7 @@ class Decoder:
     @torch.no_grad()
     def step(self) -> torch.Tensor:
         """Return the next token, ``[batch, 1]``. It is valid until the next step."""
-        # The first steps prepare operators and compile, which a capture must not.
+        # The first steps prepare operators and compile, which a capture must not do.
         if self._steps == 2 and self._token.is_cuda:
             self._capture()
         self._steps += 1

@@ -50,7 +50,7 @@ def generate(args, group: mkernel.Group, whole: torch.nn.Module) -> None:
 
 
 def decode(args, model: torch.nn.Module, prompt: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Return new tokens, and the time of the steps behind the first of them."""
+    """Return new tokens, and the time of the steps after the first token."""
     decoder = Decoder(model, args.prompt + args.new + 1, args.compile)
 
     def sequence() -> tuple[torch.Tensor, float]:
@@ -66,7 +66,7 @@ def decode(args, model: torch.nn.Module, prompt: torch.Tensor) -> tuple[torch.Te
 
 
 def decode_eagerly(args, model: torch.nn.Module, prompt: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Return new tokens, and the time of the steps behind the first of them."""
+    """Return new tokens, and the time of the steps after the first token."""
     options = {"do_sample": False, "pad_token_id": 0, "eos_token_id": None}
 
     def sequence(new: int) -> torch.Tensor:
@@ -77,7 +77,7 @@ def decode_eagerly(args, model: torch.nn.Module, prompt: torch.Tensor) -> tuple[
 
 
 def seconds(device: torch.device, function) -> float:
-    """Return the time of a function, the shortest of three after one that is not timed."""
+    """Return the shortest time of three calls of a function, after an untimed call."""
     times = []
     for _ in range(1 if device.type == "cpu" else 4):
         synchronize(device)
@@ -94,7 +94,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def by_transformers(whole: torch.nn.Module, group: mkernel.Group) -> torch.nn.Module:
-    """Return the model that transformers divides by its own plan, over NCCL."""
+    """Return the model divided by the plan of transformers, over NCCL."""
     folders = [tempfile.mkdtemp()]
     if group.rank == 0:
         whole.save_pretrained(folders[0])

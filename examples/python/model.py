@@ -37,11 +37,11 @@ SIZES = {
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """Return the arguments that the examples have in common."""
+    """Return the arguments that the examples share."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--simulated", type=int, metavar="RANKS", help="run on simulated GPUs, without torchrun")
     parser.add_argument("--model", choices=SIZES, default="llama")
-    parser.add_argument("--layers", type=int, help="layers of the model, if not those of its kind")
+    parser.add_argument("--layers", type=int, help="number of layers [default: of the model]")
     parser.add_argument("--batch", type=int, default=2)
     return parser
 
@@ -57,9 +57,9 @@ def create(args: argparse.Namespace, device: torch.device) -> torch.nn.Module:
 
 
 def run(args: argparse.Namespace, function: Callable[[argparse.Namespace, mkernel.Group, torch.nn.Module], None]) -> None:
-    """Call a function for each rank with a model of its own: simulated ranks, or this process as torchrun has started it."""
+    """Call a function with a model for each rank: simulated ranks, or the rank of this process under torchrun."""
     if args.simulated:
-        # torch has one seed and one default type for all threads.
+        # The model is created once, since torch has one seed and one default type for all threads.
         whole = create(args, torch.device("cpu"))
         mkernel.run(lambda group: function(args, group, copy.deepcopy(whole)), args.simulated)
         return

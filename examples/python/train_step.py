@@ -1,4 +1,4 @@
-"""A training step of a model of transformers whose layers are divided among the ranks, beside that of the whole model.
+"""A training step of a model of transformers whose layers are divided among the ranks, beside a step of the whole model.
 
 python examples/python/train_step.py --simulated 2 --sequence-parallel
 torchrun --nproc-per-node 2 examples/python/train_step.py

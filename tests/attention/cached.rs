@@ -1,19 +1,17 @@
-//! Tests of calls with cached rows of K and V: right calls, and calls whose numbers of cached rows are wrong. Of these, every rank
-//! gets an error that names the mistake, and nothing outside of the operands is read or written.
+//! Tests of calls with cached rows of K and V. If numbers of cached rows are wrong, every rank gets an error that names the
+//! mistake, and kernels access only their operands.
 
-use mkernel::cudarc::driver::{CudaSlice, CudaStream};
+use mkernel::cudarc::driver::CudaSlice;
 use mkernel::half::bf16;
 use mkernel::spec::{AttentionConfig, AttentionOp, AttentionShape, Dim, Placement};
-use mkernel::{Communicator, Error, ErrorKind, KernelConfig, Operand, Operator};
+use mkernel::{Error, ErrorKind, KernelConfig, Operand};
 use mkernel_testing::jobs::attention::AttentionJob;
 use mkernel_testing::jobs::attention::cached_cases::{with_cached_rows, with_cached_rows_across};
-use mkernel_testing::jobs::bad_network;
-use mkernel_testing::jobs::prepared::{DEADLINE, error_at_once};
+use mkernel_testing::jobs::prepared::{Prepared, error_at_once, on_ranks};
 use mkernel_testing::jobs::{
-    Backend, Machine, all_are_right, all_are_right_now_or_after_many_calls, each_in_one, share,
+    all_are_right, all_are_right_now_or_after_many_calls, bad_network, each_in_one, share,
 };
 use mkernel_testing::lab::Random;
-use std::sync::Arc;
 
 #[test]
 fn calls_with_cached_rows_are_right_on_one_rank() {
@@ -53,7 +51,7 @@ fn calls_of_random_lengths_over_random_caches_are_right() {
     all_are_right(&share(random(1), "", (0, 2)), 1);
 }
 
-/// This test is for changes of attention and of the simulator.
+/// A long run for changes of attention and of the simulator.
 #[test]
 #[ignore = "takes ten minutes"]
 fn calls_of_many_random_lengths_over_random_caches_are_right() {
@@ -72,17 +70,11 @@ const CACHED: u32 = 200;
 /// The contents of O before a call.
 const UNWRITTEN: f32 = 77.0;
 
-/// Runs `body` on every rank with an operator and its stream.
-fn on_ranks(
-    world: u32,
-    seed: u64,
-    body: impl Fn(&Communicator, &Operator, &Arc<CudaStream>) -> Result<(), Error> + Sync,
-) -> Vec<Result<(), String>> {
-    let machine = Machine {
-        world,
-        sms: 3,
-        skew: 60,
-    };
+/// The SMs of a simulated GPU.
+const SMS: u32 = 3;
+
+/// Returns the configuration of an operator with cached rows.
+fn config(world: u32) -> KernelConfig {
     let config = AttentionConfig {
         batch: Dim::Static(SHAPE.batch),
         heads: Dim::Static(SHAPE.heads),
@@ -93,21 +85,16 @@ fn on_ranks(
         cached: Some(CACHED),
         ..AttentionConfig::new(AttentionOp::RingAttention)
     };
-    let config = KernelConfig::new(world, config);
-    let outcomes = machine.run_ranks(Backend::Simulated { seed }, |ranks, _| {
-        let operator = ranks.prepare(&config, SHAPE)?;
-        ranks.set_timeout(DEADLINE);
-        Ok(body(ranks, &operator, &ranks.default_stream())?)
-    });
-    outcomes.expect("communicators")
+    KernelConfig::new(world, config)
 }
 
 /// Makes a call of `rows` rows with these numbers of cached rows. Returns the number of elements of O that it has written.
-fn call(
-    (ranks, operator, stream): (&Communicator, &Operator, &Arc<CudaStream>),
-    rows: u64,
-    counts: &[i32],
-) -> (usize, Result<(), Error>) {
+fn call(rank: &Prepared<'_>, rows: u64, counts: &[i32]) -> (usize, Result<(), Error>) {
+    let Prepared {
+        ranks,
+        operator,
+        stream,
+    } = rank;
     let room = SHAPE.rank_rows(ranks.world(), Placement::Zigzag);
     let elems = |rows: u64, heads| (SHAPE.batch * rows * heads * SHAPE.head_dim) as usize;
     let ones = |elems| stream.clone_htod(&vec![bf16::ONE; elems]).expect("memory");
@@ -133,17 +120,17 @@ fn call(
     (written.count(), outcome)
 }
 
-/// The error comes at once, not at a deadline, and from every rank. All ranks have as many cached rows together.
+/// Every rank returns the error at once, not at a deadline. The total number of cached rows is equal on all ranks.
 #[test]
 fn different_numbers_are_an_error_that_names_two_ranks() {
     for world in [2, 4] {
         for seed in 0..3 {
-            let outcomes = on_ranks(world, seed, |ranks, operator, stream| {
+            let outcomes = on_ranks(&config(world), SHAPE, (SMS, seed), |rank| {
                 let mut counts = vec![20; (world * 2) as usize];
-                if ranks.rank() == 1 {
+                if rank.ranks.rank() == 1 {
                     (counts[0], counts[1]) = (19, 21);
                 }
-                let error = error_at_once(|| call((ranks, operator, stream), 100, &counts).1);
+                let error = error_at_once(|| call(rank, 100, &counts).1);
                 assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
                 Err(error)
             });
@@ -156,19 +143,19 @@ fn different_numbers_are_an_error_that_names_two_ranks() {
     }
 }
 
-/// Numbers of rows are compared beside cached rows.
+/// Ranks also compare the numbers of new rows.
 #[test]
 fn different_rows_over_equal_caches_are_an_error() {
-    let outcomes = on_ranks(2, 0, |ranks, operator, stream| {
-        let rows = 99 + u64::from(ranks.rank());
-        let error = error_at_once(|| call((ranks, operator, stream), rows, &[7; 4]).1);
+    let outcomes = on_ranks(&config(2), SHAPE, (SMS, 0), |rank| {
+        let rows = 99 + u64::from(rank.ranks.rank());
+        let error = error_at_once(|| call(rank, rows, &[7; 4]).1);
         assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
         Err(error)
     });
     assert!(outcomes.iter().all(Result::is_err));
 }
 
-/// The call writes nothing, and the communicator can be used after that.
+/// The call writes nothing, and the communicator stays usable.
 #[test]
 fn numbers_that_are_not_possible_are_an_error_of_their_call() {
     let wrong = [
@@ -184,11 +171,11 @@ fn numbers_that_are_not_possible_are_an_error_of_their_call() {
             "rank 1 has 2147483647 cached rows of sequence 1",
         ),
     ];
-    let outcomes = on_ranks(2, 0, |ranks, operator, stream| {
+    let outcomes = on_ranks(&config(2), SHAPE, (SMS, 0), |rank| {
         for (number, (index, count, part)) in wrong.iter().enumerate() {
             let mut counts = [200; 4];
             counts[*index] = *count;
-            let (written, outcome) = call((ranks, operator, stream), 100, &counts);
+            let (written, outcome) = call(rank, 100, &counts);
             let error = outcome.expect_err(part);
             assert_eq!(error.kind(), ErrorKind::Values, "{error}");
             let text = error.to_string();
@@ -199,7 +186,7 @@ fn numbers_that_are_not_possible_are_an_error_of_their_call() {
             );
             assert_eq!(written, 0, "{counts:?}");
         }
-        let (written, outcome) = call((ranks, operator, stream), 100, &[200, 0, 1, 199]);
+        let (written, outcome) = call(rank, 100, &[200, 0, 1, 199]);
         assert_eq!(written, 50 * 2 * 2 * 64);
         outcome
     });
@@ -210,14 +197,14 @@ fn numbers_that_are_not_possible_are_an_error_of_their_call() {
 
 #[test]
 fn operands_of_calls_with_cached_rows_are_checked_before_the_launch() {
-    let outcomes = on_ranks(2, 0, |ranks, operator, stream| {
-        let (_, outcome) = call((ranks, operator, stream), 100, &[7; 3]);
+    let outcomes = on_ranks(&config(2), SHAPE, (SMS, 0), |rank| {
+        let (_, outcome) = call(rank, 100, &[7; 3]);
         let text = outcome.expect_err("short").to_string();
         assert!(text.contains("cached_rows"), "{text}");
-        let (_, outcome) = call((ranks, operator, stream), 101, &[7; 4]);
+        let (_, outcome) = call(rank, 101, &[7; 4]);
         let error = outcome.expect_err("too many rows");
         assert_eq!(error.kind(), ErrorKind::Operands, "{error}");
-        call((ranks, operator, stream), 0, &[7; 4]).1
+        call(rank, 0, &[7; 4]).1
     });
     for outcome in outcomes {
         assert_eq!(outcome, Ok(()));

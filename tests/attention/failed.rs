@@ -64,7 +64,7 @@ impl<'a> Rank<'a> {
         };
         let edit = |text: &mut String| apply_edits(ranks, edits, text);
         let prepare = |config: &KernelConfig, shape: Shape| {
-            // SAFETY: the edits decide which calls take place, and change no address.
+            // SAFETY: the edits change which calls take place, but no address.
             unsafe { prepare_edited(ranks, config, shape, edit) }
         };
         let stream = ranks.default_stream();
@@ -104,8 +104,8 @@ impl<'a> Rank<'a> {
     }
 }
 
-/// All ranks begin the attention and then the sum. If `are_late` is true, ranks 1 and 2 begin the attention after rank 3 has
-/// given it up. Returns what rank 0 gets of the sum.
+/// Makes the attention and then the sum on all ranks. If `are_late` is true, ranks 1 and 2 begin the attention after rank 3 has
+/// given it up. Returns the sum on rank 0.
 fn sum_behind_attention(are_late: bool, edits: &[(&str, &str)]) -> Result<Vec<bf16>, Error> {
     let machine = Machine {
         world: WORLD,
@@ -163,7 +163,7 @@ fn a_call_behind_a_failed_one_sends_nothing() {
     assert!(is_named, "{error}");
 }
 
-/// If ranks make calls behind a failed one, others get wrong results.
+/// If ranks make calls behind a failed call, other ranks get wrong results.
 #[test]
 fn a_call_that_is_made_behind_a_failed_one_is_found() {
     let right = sum_behind_attention(false, &[]).expect("no rank is late");

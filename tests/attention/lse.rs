@@ -15,8 +15,7 @@ const SHAPE: AttentionShape = AttentionShape {
     head_dim: 64,
 };
 
-/// Calls the operator with or without LSE on random operands, and returns the bits of O. Memory for LSE is passed only to the
-/// operator that takes it.
+/// Calls an operator with or without LSE on random operands, and returns the bits of O.
 fn bits_of_o(ranks: &Communicator, lse: bool, packed: bool) -> Result<Vec<u16>, Failure> {
     let config = AttentionConfig {
         causal: true,
@@ -115,7 +114,7 @@ fn texts_name_the_option_of_lse() {
             if !lse {
                 call = call.write(Operand::Lse, &mut other);
             }
-            let error = call.launch().expect_err("an operand too many or too few");
+            let error = call.launch().expect_err("an extra or a missing operand");
             let text = error.to_string();
             assert!(
                 text.starts_with("operand lse: ") && text.contains(hint),

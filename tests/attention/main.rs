@@ -1,5 +1,5 @@
-//! Tests of `ring_attention` whose calls have sequences of different lengths, alone, packed or behind cached rows, on simulated GPUs. The results are compared
-//! with a reference in fp64, and nothing else may be written.
+//! Tests of `ring_attention` with another length of the sequence in each call, alone, packed or behind cached rows, on simulated
+//! GPUs. The results are compared with a reference in fp64, and nothing else may be written.
 
 mod cached;
 mod failed;
@@ -17,7 +17,7 @@ use mkernel_testing::jobs::{
 };
 use mkernel_testing::lab::Random;
 
-/// Returns jobs on several nodes, whose ranks forward parts soon. A put has at most four parts.
+/// Returns jobs on several nodes with a short lead of forwards and at most four parts per put.
 fn across(nodes: u32, local_world: u32) -> Vec<(String, AttentionJob)> {
     let jobs = with_rows_across(nodes, local_world, &bad_network());
     let soon = |(name, job): (String, AttentionJob)| (name, job.forwarding_after(4));
@@ -57,7 +57,7 @@ fn calls_of_random_lengths_are_right() {
     all_are_right(&share(random(1, jobs), "", (0, 2)), 1);
 }
 
-/// This test is for changes of attention and of the simulator.
+/// A long run for changes of attention and of the simulator.
 #[test]
 #[ignore = "takes a quarter of an hour"]
 fn calls_of_many_random_lengths_are_right() {

@@ -5,7 +5,7 @@ use mkernel_testing::jobs::attention::cases::{first_of_last_chunk, not_finite_ro
 use mkernel_testing::jobs::attention::{AttentionJob, InputKind};
 use mkernel_testing::jobs::{Backend, all_are_right, bad_network, none_fails};
 
-/// Runs jobs with all plans whose results must be equal.
+/// Runs each job with all plans, whose results must have equal bits.
 fn all_plans_agree(jobs: &[(String, AttentionJob)]) {
     none_fails(jobs, |(name, job)| {
         let agree = job.run_all_plans(Backend::Simulated { seed: 0 });
@@ -36,7 +36,7 @@ fn rows_that_are_not_finite_reach_no_earlier_query_across_nodes() {
     all_plans_agree(&[job(2, 2)]);
 }
 
-/// The values of every other sequence are NaN, and so is what lies behind the last one.
+/// The values of every second sequence, and all values behind the last sequence, are NaN.
 #[test]
 fn rows_that_are_not_finite_reach_no_other_packed_sequence() {
     let job = |world, placement, row| {
@@ -45,7 +45,7 @@ fn rows_that_are_not_finite_reach_no_other_packed_sequence() {
         let job = job.with_sequences(&[&[100, 9, 150, 20, 61], &[60, 1, 3]]);
         (format!("{placement:?} on {world} ranks"), job)
     };
-    // The longest sequence has the row, which is the first one of a tile.
+    // The row is the first row of a tile of the longest sequence.
     let row = first_of_last_chunk(150, 4);
     all_are_right(&[job(1, Contiguous, 128), job(2, Zigzag, row)], 1);
 }

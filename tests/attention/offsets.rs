@@ -1,14 +1,12 @@
-//! Tests of calls whose offsets of packed sequences are wrong: every rank gets an error that names the mistake, and nothing
-//! outside of the operands is read or written.
+//! Tests of calls with wrong offsets of packed sequences: every rank gets an error that names the mistake, and kernels access
+//! only their operands.
 
-use mkernel::cudarc::driver::{CudaSlice, CudaStream};
+use mkernel::cudarc::driver::CudaSlice;
 use mkernel::half::bf16;
 use mkernel::spec::{AttentionConfig, AttentionOp, AttentionShape, Dim, Placement};
-use mkernel::{Communicator, Error, ErrorKind, KernelConfig, Operand, Operator};
-use mkernel_testing::jobs::prepared::{DEADLINE, error_at_once};
-use mkernel_testing::jobs::{Backend, Machine};
+use mkernel::{Error, ErrorKind, KernelConfig, Operand};
+use mkernel_testing::jobs::prepared::{Prepared, error_at_once, on_ranks};
 use mkernel_testing::lab::Random;
-use std::sync::Arc;
 
 const SHAPE: AttentionShape = AttentionShape {
     batch: 4,
@@ -21,18 +19,11 @@ const SHAPE: AttentionShape = AttentionShape {
 /// The value of all elements of O before a call.
 const UNWRITTEN: f32 = 77.0;
 
-/// Runs `body` on every rank with an operator and its stream.
-fn on_ranks(
-    world: u32,
-    causal: bool,
-    seed: u64,
-    body: impl Fn(&Communicator, &Operator, &Arc<CudaStream>) -> Result<(), Error> + Sync,
-) -> Vec<Result<(), String>> {
-    let machine = Machine {
-        world,
-        sms: 3,
-        skew: 60,
-    };
+/// The SMs of a simulated GPU.
+const SMS: u32 = 3;
+
+/// Returns the configuration of an operator of packed sequences.
+fn config(world: u32, causal: bool) -> KernelConfig {
     let config = AttentionConfig {
         batch: Dim::Static(SHAPE.batch),
         heads: Dim::Static(SHAPE.heads),
@@ -43,13 +34,7 @@ fn on_ranks(
         packed: true,
         ..AttentionConfig::new(AttentionOp::RingAttention)
     };
-    let config = KernelConfig::new(world, config);
-    let outcomes = machine.run_ranks(Backend::Simulated { seed }, |ranks, _| {
-        let operator = ranks.prepare(&config, SHAPE)?;
-        ranks.set_timeout(DEADLINE);
-        Ok(body(ranks, &operator, &ranks.default_stream())?)
-    });
-    outcomes.expect("communicators")
+    KernelConfig::new(world, config)
 }
 
 /// The operands of a call.
@@ -61,7 +46,7 @@ struct Operands {
 }
 
 impl Operands {
-    fn new(ranks: &Communicator, stream: &Arc<CudaStream>, offsets: &[i32]) -> Self {
+    fn new(Prepared { ranks, stream, .. }: &Prepared<'_>, offsets: &[i32]) -> Self {
         let rows = SHAPE.packed_rank_rows(ranks.world(), Placement::Zigzag);
         let elems = |heads: u64| (rows * heads * SHAPE.head_dim) as usize;
         let input = |heads| stream.clone_htod(&vec![bf16::ONE; elems(heads)]);
@@ -76,13 +61,9 @@ impl Operands {
         }
     }
 
-    fn call<'a>(
-        &'a mut self,
-        operator: &'a Operator,
-        stream: &'a Arc<CudaStream>,
-    ) -> mkernel::Call<'a> {
-        operator
-            .call(stream)
+    fn call<'a>(&'a mut self, rank: &'a Prepared<'_>) -> mkernel::Call<'a> {
+        rank.operator
+            .call(&rank.stream)
             .read(Operand::Q, &self.inputs[0])
             .read(Operand::K, &self.inputs[1])
             .read(Operand::V, &self.inputs[2])
@@ -93,33 +74,28 @@ impl Operands {
 }
 
 /// Makes a call with these offsets, and returns the number of rows of O that it has written.
-fn call(
-    ranks: &Communicator,
-    operator: &Operator,
-    stream: &Arc<CudaStream>,
-    offsets: &[i32],
-) -> (usize, Result<(), Error>) {
-    let mut operands = Operands::new(ranks, stream, offsets);
-    let outcome = operands.call(operator, stream).launch();
-    let outcome = outcome.and_then(|()| ranks.synchronize(stream));
-    let o = stream.clone_dtoh(&operands.o).expect("memory");
+fn call(rank: &Prepared<'_>, offsets: &[i32]) -> (usize, Result<(), Error>) {
+    let mut operands = Operands::new(rank, offsets);
+    let outcome = operands.call(rank).launch();
+    let outcome = outcome.and_then(|()| rank.ranks.synchronize(&rank.stream));
+    let o = rank.stream.clone_dtoh(&operands.o).expect("memory");
     let rows = o.chunks((SHAPE.heads * SHAPE.head_dim) as usize);
     let is_written = |row: &&[bf16]| row.iter().any(|x| *x != bf16::from_f32(UNWRITTEN));
     (rows.filter(is_written).count(), outcome)
 }
 
-/// The error comes at once, not at a deadline, and from every rank. The total number of rows is equal on all ranks.
+/// Every rank returns the error at once, not at a deadline. The total number of rows is equal on all ranks.
 #[test]
 fn different_offsets_are_an_error_that_names_two_ranks() {
     let kinds = [(2, false), (2, true), (4, false), (4, true)];
     for (world, causal) in kinds {
         for seed in 0..3 {
-            let outcomes = on_ranks(world, causal, seed, |ranks, operator, stream| {
-                let offsets = match ranks.rank() {
+            let outcomes = on_ranks(&config(world, causal), SHAPE, (SMS, seed), |rank| {
+                let offsets = match rank.ranks.rank() {
                     1 => [0, 10, 20, 290, 300],
                     _ => [0, 10, 20, 289, 300],
                 };
-                let error = error_at_once(|| call(ranks, operator, stream, &offsets).1);
+                let error = error_at_once(|| call(rank, &offsets).1);
                 assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
                 Err(error)
             });
@@ -133,7 +109,7 @@ fn different_offsets_are_an_error_that_names_two_ranks() {
     }
 }
 
-/// The call writes nothing, and the communicator can be used after that.
+/// The call writes nothing, and the communicator stays usable.
 #[test]
 fn offsets_that_are_not_possible_are_an_error_of_their_call() {
     let wrong = [
@@ -158,9 +134,9 @@ fn offsets_that_are_not_possible_are_an_error_of_their_call() {
         ([0, i32::MAX, i32::MIN, 0, 0], "offset 1 is 2147483647, but"),
     ];
     for world in [1, 4] {
-        let outcomes = on_ranks(world, true, 0, |ranks, operator, stream| {
+        let outcomes = on_ranks(&config(world, true), SHAPE, (SMS, 0), |rank| {
             for (number, (offsets, part)) in wrong.iter().enumerate() {
-                let (written, outcome) = call(ranks, operator, stream, offsets);
+                let (written, outcome) = call(rank, offsets);
                 let error = outcome.expect_err(part);
                 assert_eq!(error.kind(), ErrorKind::Values, "{error}");
                 let text = error.to_string();
@@ -170,9 +146,9 @@ fn offsets_that_are_not_possible_are_an_error_of_their_call() {
                 assert_eq!(written, 0, "{offsets:?}");
             }
             let offsets = [0, 10, 10, 290, 300];
-            let (written, outcome) = call(ranks, operator, stream, &offsets);
+            let (written, outcome) = call(rank, &offsets);
             let offsets: Vec<u64> = offsets.iter().map(|offset| *offset as u64).collect();
-            let rows = Placement::Zigzag.packed_rows_of(world, ranks.rank(), &offsets);
+            let rows = Placement::Zigzag.packed_rows_of(world, rank.ranks.rank(), &offsets);
             assert_eq!(
                 written as u64,
                 rows.iter().map(|rows| rows.end - rows.start).sum::<u64>()
@@ -188,7 +164,7 @@ fn offsets_that_are_not_possible_are_an_error_of_their_call() {
 /// The simulator finds accesses outside of operands.
 #[test]
 fn random_offsets_do_no_harm() {
-    let outcomes = on_ranks(2, true, 0, |ranks, operator, stream| {
+    let outcomes = on_ranks(&config(2, true), SHAPE, (SMS, 0), |rank| {
         let mut random = Random(5);
         for _ in 0..40 {
             let limit = [10, 80, 400, 1 << 32][random.below(4) as usize];
@@ -200,7 +176,7 @@ fn random_offsets_do_no_harm() {
                 offsets.sort_unstable();
             }
             let are_possible = offsets[0] == 0 && offsets.is_sorted() && offsets[4] <= 300;
-            let (_, outcome) = call(ranks, operator, stream, &offsets);
+            let (_, outcome) = call(rank, &offsets);
             match outcome {
                 Ok(()) => assert!(are_possible, "{offsets:?}"),
                 Err(error) => {
@@ -218,18 +194,18 @@ fn random_offsets_do_no_harm() {
 
 #[test]
 fn operands_of_packed_calls_are_checked_before_the_launch() {
-    let outcomes = on_ranks(2, false, 0, |ranks, operator, stream| {
-        assert_eq!(operator.plan().max_rows(), None);
-        let mut operands = Operands::new(ranks, stream, &[0, 10, 20, 30]);
-        let error = operands.call(operator, stream).launch().expect_err("short");
+    let outcomes = on_ranks(&config(2, false), SHAPE, (SMS, 0), |rank| {
+        assert_eq!(rank.operator.plan().max_rows(), None);
+        let mut operands = Operands::new(rank, &[0, 10, 20, 30]);
+        let error = operands.call(rank).launch().expect_err("short");
         let text = error.to_string();
         assert!(text.contains("cu_seqlens"), "{text}");
-        let mut operands = Operands::new(ranks, stream, &[0, 10, 20, 30, 40]);
-        let call = operands.call(operator, stream).rows(40);
+        let mut operands = Operands::new(rank, &[0, 10, 20, 30, 40]);
+        let call = operands.call(rank).rows(40);
         let error = call.launch().expect_err("rows");
         assert_eq!(error.kind(), ErrorKind::Operands, "{error}");
-        operands.call(operator, stream).launch()?;
-        ranks.synchronize(stream)
+        operands.call(rank).launch()?;
+        rank.ranks.synchronize(&rank.stream)
     });
     for outcome in outcomes {
         assert_eq!(outcome, Ok(()));

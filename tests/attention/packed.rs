@@ -36,7 +36,7 @@ fn packed_sequences_of_random_lengths_are_right() {
     all_are_right(&share(random(1, 2), "", (0, 2)), 1);
 }
 
-/// This test is for changes of attention and of the simulator.
+/// A long run for changes of attention and of the simulator.
 #[test]
 #[ignore = "takes a quarter of an hour"]
 fn packed_sequences_of_many_random_lengths_are_right() {

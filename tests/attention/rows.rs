@@ -1,4 +1,4 @@
-//! Tests of calls that give their rows in a wrong way: every rank gets an error that names the mistake.
+//! Tests of calls with wrong numbers of rows: every rank gets an error that names the mistake.
 
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
@@ -79,7 +79,7 @@ impl Operands {
     }
 }
 
-/// The error comes at once, not at a deadline, and from every rank.
+/// Every rank returns the error at once, not at a deadline.
 #[test]
 fn different_rows_are_an_error_that_names_two_ranks() {
     let kinds = [
@@ -104,7 +104,7 @@ fn different_rows_are_an_error_that_names_two_ranks() {
     }
 }
 
-/// The communicator can be used after that.
+/// The communicator stays usable.
 #[test]
 fn more_rows_than_prepared_are_an_error_of_their_call() {
     for topology in [(1, 1), (1, 4), (2, 2)] {

@@ -19,7 +19,7 @@ fn calls_of_norms_may_change_buckets() {
     all_are_right_now_or_after_many_calls(&worlds.collect::<Vec<_>>());
 }
 
-/// Else the tests above would show nothing of buckets.
+/// The other tests of this file need jobs with several buckets.
 #[test]
 fn every_job_has_buckets() {
     let norms = [2, 4].into_iter().flat_map(normalised_in_buckets);

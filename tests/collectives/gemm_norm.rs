@@ -20,7 +20,7 @@ fn norms_of_relayed_sums_are_right() {
 }
 
 #[test]
-fn norms_behind_two_shots_are_right() {
+fn norms_in_two_shots_are_right() {
     all_are_right_now_or_after_many_calls(&each_in_one(&[1, 2, 4], normalised_by_owners));
 }
 

@@ -1,4 +1,4 @@
-//! Tests of calls whose result has the memory of their input, and of operands that overlap in a way that is refused.
+//! Tests of in-place results, which have the memory of an input, and of operands whose overlap is refused.
 
 use mkernel::half::bf16;
 use mkernel::operands::{RawOperand, RawSlice, Rows};
@@ -13,7 +13,7 @@ use mkernel_testing::jobs::prepared::{Prepared, expect_refused, on_ranks};
 use mkernel_testing::jobs::{all_are_right, bad_network, share};
 use mkernel_testing::lab::Failure;
 
-/// Removes jobs whose loads and stores are those of other jobs: of other types, of a row, and in graphs.
+/// Removes jobs whose loads and stores are covered by other jobs: jobs of fp16, of one row, and in graphs.
 fn different(
     jobs: impl IntoIterator<Item = (String, CollectiveJob)>,
 ) -> Vec<(String, CollectiveJob)> {
@@ -25,16 +25,16 @@ fn different(
     jobs.filter(|(name, _)| !is_like_others(name)).collect()
 }
 
-/// One world stands for all, and half of the jobs: where a result lies does not change what ranks send to each other.
+/// Half of the jobs in two worlds suffice, since the place of a result does not change the messages of ranks.
 #[test]
-fn results_in_the_place_of_inputs_are_right_on_one_node() {
+fn in_place_results_are_right_on_one_node() {
     let worlds = [1, 4].into_iter();
     let jobs = worlds.flat_map(|world| in_place(world, 1, &bad_network()));
     all_are_right(&share(different(jobs), "", (0, 2)), 1);
 }
 
 #[test]
-fn results_in_the_place_of_inputs_are_right_on_several_nodes() {
+fn in_place_results_are_right_on_several_nodes() {
     all_are_right(&different(in_place(4, 2, &bad_network())), 1);
 }
 
@@ -42,7 +42,7 @@ fn results_in_the_place_of_inputs_are_right_on_several_nodes() {
 #[fused_kernel(op = all_reduce, m = 3, n = 136, residual = true, norm = rms)]
 struct EndOfBlock;
 
-/// The results of a call of each form are equal, and the residual has become the new residual.
+/// Checks that in-place and separate calls have equal results, and that the new residual has replaced the residual.
 fn replace_the_residual(rank: &Prepared<'_>) -> Result<(), Failure> {
     let stream = &rank.stream;
     let end = EndOfBlock::prepare(rank.ranks)?;
@@ -92,9 +92,9 @@ fn a_residual_is_replaced_by_safe_code() {
     }
 }
 
-/// A result that replaces no input is refused where it is passed in the place of one.
+/// Without a residual, a norm has no new residual that could replace one.
 #[test]
-fn a_result_of_its_own_replaces_nothing() {
+fn an_update_of_an_operand_that_the_kernel_lacks_is_refused() {
     let config = CollectiveConfig::new(CollectiveOp::AllReduce);
     let config = CollectiveConfig {
         epilogue: SumEpilogue {
@@ -130,7 +130,7 @@ fn normalised() -> NormJob {
     job.with(|job| job.protocol(Protocol::Ll).shots(1))
 }
 
-/// In packets of two shots, the sums arrive behind all loads of the parts. Under many schedules, no store is seen by a load.
+/// With packets in two shots, sums arrive after all loads of parts. Under many schedules, no load sees a store of the result.
 #[test]
 fn packets_are_right_in_place_under_many_schedules() {
     let jobs = [("one shot", packets(1)), ("two shots", packets(2))];
@@ -141,7 +141,7 @@ fn packets_are_right_in_place_under_many_schedules() {
 const ROWS: u64 = 8;
 const COLS: u64 = 264;
 
-/// Runs `body` on two ranks with an operator, whose rows each call gives if `m` is dynamic.
+/// Runs `body` on two ranks with an operator, with rows at run time if `m` is dynamic.
 fn on_two_ranks(op: CollectiveOp, m: Dim, body: impl Fn(&Prepared<'_>) + Sync) {
     let config = CollectiveConfig {
         m,
@@ -159,7 +159,7 @@ fn on_two_ranks(op: CollectiveOp, m: Dim, body: impl Fn(&Prepared<'_>) + Sync) {
     }
 }
 
-/// Passes X and Y that begin at these elements of one buffer, in every way to pass them.
+/// Passes X and Y that begin at these elements of one buffer, as slices and as raw operands.
 fn refusals(rank: &Prepared<'_>, rows: Rows, [x, y]: [u64; 2]) -> Vec<Error> {
     let Prepared {
         operator, stream, ..
@@ -231,9 +231,9 @@ fn an_overlap_that_is_not_in_place_is_an_error_that_names_both() {
     });
 }
 
-/// With the rows in device memory, only the kernel knows where a shard is.
+/// With the number of rows in device memory, only the kernel knows the place of a shard.
 #[test]
-fn a_shard_of_rows_in_device_memory_has_no_place() {
+fn in_place_shards_are_refused_with_rows_in_device_memory() {
     on_two_ranks(CollectiveOp::AllGather, Dim::Dynamic, |rank| {
         let Prepared {
             operator, stream, ..
@@ -253,7 +253,7 @@ fn a_shard_of_rows_in_device_memory_has_no_place() {
 }
 
 #[test]
-fn the_word_with_the_rows_is_apart_from_results() {
+fn the_word_with_the_rows_must_not_overlap_results() {
     on_two_ranks(CollectiveOp::AllReduce, Dim::Dynamic, |rank| {
         let Prepared {
             operator, stream, ..

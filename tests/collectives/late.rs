@@ -1,7 +1,7 @@
-//! Tests of a rank that begins a call after the others have given it up, on simulated GPUs.
+//! Tests of a rank that begins a call after the other ranks have given it up, on simulated GPUs.
 //!
-//! These have sent their parts of the call before, and go on with incomplete sums. The late rank may not take them for
-//! results.
+//! The other ranks have sent their parts of the call, and continue with incomplete sums. The late rank must not take
+//! incomplete sums for results.
 
 use mkernel::cudarc::driver::CudaStream;
 use mkernel::half::bf16;
@@ -16,18 +16,18 @@ use mkernel_testing::jobs::{Backend, Buffer, Machine, apply_edits, is_symmetric}
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The edits that remove the report of a rank which begins a call that was given up.
+/// The edit that removes the report of a rank that begins a call which was given up.
 const UNREPORTED: (&str, &str) = (
     "given_up_by = aborted_by == 0 && failed != 0 ? 1 + ctx.rank : aborted_by;",
     "",
 );
 
-/// An operator whose ranks pass on what they have computed from the data of others.
+/// An operator whose ranks send sums of the data of other ranks.
 struct Case {
     config: KernelConfig,
     shape: Shape,
     sms: u32,
-    /// The edits that let ranks pass on incomplete sums.
+    /// The edits with which ranks send incomplete sums.
     passes_on: &'static [(&'static str, &'static str)],
 }
 
@@ -185,8 +185,8 @@ enum Outcome {
     Wrong,
 }
 
-/// Makes a call on all ranks. Then all ranks but the last make another call, which they give up, and then the last rank makes this
-/// call. Returns the outcome on the last rank.
+/// Makes a call on all ranks. Then all ranks except the last one make another call and give it up, and then the last rank makes
+/// this call. Returns the outcome on the last rank.
 fn late_call(case: &Case, edits: &[(&str, &str)]) -> Outcome {
     let machine = Machine {
         world: case.config.world,
@@ -197,7 +197,7 @@ fn late_call(case: &Case, edits: &[(&str, &str)]) -> Outcome {
     let edits: Vec<_> = edits.iter().map(owned).collect();
     let outcomes = machine.run_ranks(Backend::Simulated { seed: 0 }, |ranks, _| {
         let edit = |text: &mut String| apply_edits(ranks, &edits, text);
-        // SAFETY: the edits decide what is reported and sent, and change no address.
+        // SAFETY: the edits change reports and the data that is sent, but no address.
         let operator = unsafe { prepare_edited(ranks, &case.config, case.shape, edit) }?;
         let mut rank = Rank::new(ranks, operator);
         let right = rank.call()?;
@@ -232,7 +232,7 @@ fn a_call_that_was_given_up_fails_on_a_late_rank() {
     }
 }
 
-/// A rank that has begun a call before another one gives it up does not find the abort word at its begin.
+/// If another rank gives up a call that this rank has begun, this rank has not found the abort word at the beginning.
 #[test]
 fn incomplete_sums_are_not_passed_on() {
     for (name, case) in cases() {

@@ -23,7 +23,7 @@ fn collectives_are_right_on_one_node() {
     all_are_right_now_or_after_many_calls(&jobs);
 }
 
-/// Returns those jobs on eight ranks whose names have one of these parts. Four ranks show what the other jobs differ in.
+/// Returns the jobs whose names contain one of these parts. Tests on four ranks cover the other jobs.
 fn on_eight(
     mut jobs: Vec<(String, CollectiveJob)>,
     parts: &[&str],

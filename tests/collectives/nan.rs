@@ -9,7 +9,7 @@ use mkernel::{Communicator, KernelConfig, Operand};
 use mkernel_testing::jobs::{Backend, Machine, apply_edits};
 use std::time::Duration;
 
-/// Makes a call with packets on two ranks. All elements of a rank have its one of the values. Returns the results of both ranks.
+/// Makes a call with packets on two ranks, each with one value in all its elements. Returns the results of both ranks.
 fn call<E: Element + DeviceRepr + Copy + Send + Sync>(
     op: CollectiveOp,
     shots: Option<u32>,
@@ -33,7 +33,7 @@ fn call<E: Element + DeviceRepr + Copy + Send + Sync>(
     let body = |ranks: &Communicator, _: &[Communicator]| {
         ranks.set_timeout(Duration::from_millis(500));
         let edit = |text: &mut String| apply_edits(ranks, edits, text);
-        // SAFETY: the edits decide what a packet is replaced by, and change no address.
+        // SAFETY: the edits change the replacement of a packet, but no address.
         let operator =
             unsafe { prepare_edited(ranks, &KernelConfig::new(2, config), shape, edit) }?;
         let stream = ranks.default_stream();
@@ -66,7 +66,7 @@ const OPS: [(CollectiveOp, Option<u32>); 3] = [
 ];
 
 #[test]
-fn nans_whose_bits_are_all_one_arrive() {
+fn nans_with_all_bits_set_arrive() {
     for (op, shots) in OPS {
         for result in call(op, shots, [bf16::from_bits(0xffff); 2], &[]) {
             let result = result.unwrap_or_else(|error| panic!("{op}: {error}"));
@@ -83,7 +83,7 @@ fn nans_whose_bits_are_all_one_arrive() {
     }
 }
 
-/// Without the exchange of such values for others, they would be waited for until the deadline.
+/// Without the replacement of such values, ranks wait for them until the deadline.
 #[test]
 fn nans_that_look_like_empty_slots_are_found() {
     for half in [
@@ -106,7 +106,7 @@ fn nans_that_look_like_empty_slots_are_found() {
     }
 }
 
-/// Collectives that add nothing change no bit.
+/// Collectives without sums change no bit.
 #[test]
 fn gathered_nans_keep_their_bits() {
     let ops = CollectiveOp::ALL.into_iter().filter(|op| !op.reduces());
@@ -119,8 +119,7 @@ fn gathered_nans_keep_their_bits() {
     }
 }
 
-/// Sums at the limits of fp16: the bits of what two ranks have, and of the sum. Sums are rounded to nearest, and half-way to
-/// even.
+/// Sums at the limits of fp16: the bits of the addends of two ranks, and of the sum, which is rounded to nearest even.
 #[test]
 fn sums_at_the_limits_of_fp16_are_right() {
     let sums = [
@@ -128,11 +127,11 @@ fn sums_at_the_limits_of_fp16_are_right() {
         (0x6800, 0x3c00, 0x6800),
         (0x6800, 0x4200, 0x6802),
         (0x63fe, 0x6400, 0x67ff),
-        // 65504 + 16 is half-way to what would be 65536, and becomes infinite; 65504 + 15.99 is nearer to 65504.
+        // 65504 + 16 is half-way to 65536 and becomes infinite; 65504 + 15.99 is nearer to 65504.
         (0x7bff, 0x4c00, 0x7c00),
         (0x7bff, 0x4bff, 0x7bff),
         (0xfbff, 0xfbff, 0xfc00),
-        // The least subnormal number twice, and the normal number above the subnormal ones without it.
+        // The smallest subnormal number twice, and the smallest normal number without the smallest subnormal one.
         (0x0001, 0x0001, 0x0002),
         (0x0400, 0x8001, 0x03ff),
         (0x03ff, 0x0001, 0x0400),

@@ -11,7 +11,7 @@ fn norms_are_right_on_one_node() {
     all_are_right_now_or_after_many_calls(&jobs);
 }
 
-/// Calls of none to the most rows, with every protocol. Four ranks show what other jobs differ in.
+/// Calls of none to the most rows, with every protocol. Tests on four ranks cover the other jobs.
 #[test]
 fn norms_are_right_on_eight_ranks() {
     let mut jobs = normalised(8);

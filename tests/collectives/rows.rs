@@ -1,4 +1,4 @@
-//! Tests of calls that give their rows in a wrong way: every rank gets an error that names the mistake.
+//! Tests of calls with wrong numbers of rows: every rank gets an error that names the mistake.
 
 use mkernel::half::bf16;
 use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
@@ -21,7 +21,7 @@ fn operator(
 ) -> (KernelConfig, CollectiveShape) {
     let config = CollectiveConfig {
         protocol,
-        // The root of a broadcast is the rank that has other rows.
+        // The root of a broadcast is the rank with a different number of rows.
         root: (op == CollectiveOp::Broadcast).then_some(1),
         ..CollectiveConfig::new(op)
     };
@@ -36,7 +36,7 @@ fn operator(
     (config, shape)
 }
 
-/// The error comes at once, not at a deadline, and from every rank.
+/// Every rank returns the error at once, not at a deadline.
 #[test]
 fn different_rows_are_an_error_that_names_two_ranks() {
     use CollectiveOp::{AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
@@ -89,7 +89,7 @@ fn different_rows_in_different_buckets_are_an_error() {
     }
 }
 
-/// The communicator can be used after that.
+/// The communicator stays usable.
 #[test]
 fn more_rows_than_prepared_are_an_error_of_their_call() {
     for topology in [(1, 1), (1, 4), (2, 2)] {
@@ -159,7 +159,7 @@ fn rows_that_the_host_knows_are_checked_before_the_launch() {
             .write(Operand::Y, &mut most);
         let empty = words.slice(1..);
         expect_refused(call.rows_in(&empty).launch(), "the rows is empty");
-        // X is longer than the call needs.
+        // An X that is longer than the call needs is valid.
         launch(Some(5))?;
         launch(Some(0))?;
         ranks.synchronize(stream)

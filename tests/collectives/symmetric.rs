@@ -1,4 +1,4 @@
-//! Tests of results in symmetric memory that are passed in a wrong way, or that some rank does not expect.
+//! Tests of wrong results in symmetric memory: at different places on different ranks, or outside of symmetric memory.
 
 use mkernel::cudarc::driver::CudaStream;
 use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Dtype, Protocol};
@@ -66,7 +66,7 @@ impl Rank<'_> {
                 assert_eq!(error.kind(), ErrorKind::Mismatch);
                 assert!(text.contains("of extent 0"), "{text}");
             }
-            // A rank that another one has stopped names that rank.
+            // A rank that another rank has aborted names the other rank.
             Error::Timeout { aborted_by, .. } => assert!(aborted_by.is_some(), "{text}"),
             _ => panic!("{}: {text}", self.operator.plan().id),
         }
@@ -118,7 +118,7 @@ fn on_ranks_with(
     }
 }
 
-/// No rank stores anything before it has compared the places of all.
+/// No rank stores anything before it has compared the places of all ranks.
 #[test]
 fn another_tensor_on_one_rank_is_an_error_that_names_it() {
     for (op, seed) in OPS
@@ -137,10 +137,10 @@ fn another_tensor_on_one_rank_is_an_error_that_names_it() {
     }
 }
 
-/// If each call gives its rows, the places are compared in calls of few rows too, which travel as packets. Calls of more
-/// rows may store to the results of the others.
+/// With rows at run time, ranks compare places also in calls of few rows, which travel as packets, since calls of more rows
+/// may store to the results of other ranks.
 #[test]
-fn another_tensor_is_an_error_however_few_the_rows() {
+fn another_tensor_is_an_error_for_few_rows_too() {
     let cases = OPS
         .into_iter()
         .flat_map(|op| [1, ROWS].map(|rows| (op, rows)));
@@ -156,7 +156,7 @@ fn another_tensor_is_an_error_however_few_the_rows() {
 
 /// A rank that has not begun the call may still use its result.
 #[test]
-fn nothing_is_stored_to_a_rank_that_does_not_make_the_call() {
+fn no_rank_stores_to_an_absent_rank() {
     for op in OPS {
         on_ranks(op, 0, |rank| {
             let mut y = rank.zeros(ELEMS);

@@ -31,7 +31,7 @@ fn a_rank_that_does_not_split_is_named_by_all() {
     let _alone = alone();
     on_ranks(ranks(4, 7), |ranks| {
         if ranks.rank() == 3 {
-            // Stays connected until the others have given up.
+            // This rank stays connected until the other ranks have given up.
             std::thread::sleep(8 * DEADLINE);
             return;
         }
@@ -44,7 +44,7 @@ fn a_rank_that_does_not_split_is_named_by_all() {
     });
 }
 
-/// Rank 3 of the job does not make a call of its group. The other group and the communicator of all ranks go on.
+/// Rank 3 of the job does not make a call of its group. The other group and the communicator of all ranks continue.
 #[test]
 fn a_failed_call_ends_its_group_only() {
     let _alone = alone();
@@ -91,9 +91,9 @@ fn a_failed_call_ends_its_group_only() {
     });
 }
 
-/// In a grid of 2x2 ranks, two ranks call the operator of their row first, and two that of their column.
+/// In a grid of 2x2 ranks, two ranks first call the operator of their row, and two ranks the operator of their column.
 #[test]
-fn calls_of_groups_in_a_circle_end_at_the_deadline() {
+fn deadlocked_calls_of_groups_end_at_the_deadline() {
     let _alone = alone();
     on_ranks(ranks(4, 11), |ranks| {
         let own = ranks.rank();
@@ -111,14 +111,14 @@ fn calls_of_groups_in_a_circle_end_at_the_deadline() {
             let operands = SumOperands { x: &x, y: &mut y };
             sum.launch(&stream, operands).expect("enqueued");
         }
-        let error = groups[first].synchronize(&stream).expect_err("a circle");
+        let error = groups[first].synchronize(&stream).expect_err("a deadlock");
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
         assert_eq!(ranks.findings(), []);
         ranks.barrier().expect("all ranks");
     });
 }
 
-/// Lets the thread of rank 3 end like a thread that panics, which drops all it has.
+/// Ends the thread of rank 3 like a panic, which drops all values of the thread.
 fn dies<T>(owned: T) {
     let died = catch_unwind(AssertUnwindSafe(move || {
         let _owned = owned;
@@ -127,7 +127,7 @@ fn dies<T>(owned: T) {
     assert!(died.is_err());
 }
 
-/// Calls an operator of a group until that fails.
+/// Calls an operator of a group until a call fails.
 fn until_error(group: &Communicator, operator: &Sum) -> Error {
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(60) {
@@ -138,7 +138,7 @@ fn until_error(group: &Communicator, operator: &Sum) -> Error {
     panic!("no error")
 }
 
-/// The group of the lost rank names it by its rank there, and the other group by its rank in the job.
+/// The group of the lost rank names it by its rank in the group, and the other group by its rank in the job.
 #[test]
 fn a_lost_rank_ends_its_group_and_the_other_groups() {
     let _alone = alone();
@@ -171,7 +171,7 @@ fn a_lost_rank_ends_its_group_and_the_other_groups() {
     });
 }
 
-/// Groups whose communicator of all ranks was dropped do not learn of a lost rank of another group.
+/// After the communicator of all ranks was dropped, groups do not learn of a lost rank of another group.
 #[test]
 fn groups_go_on_alone_when_their_communicator_was_dropped() {
     let _alone = alone();

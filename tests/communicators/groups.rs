@@ -76,7 +76,7 @@ fn expect(stream: &Arc<CudaStream>, found: &CudaSlice<bf16>, value: impl Fn(u64,
     }
 }
 
-/// Products are summed over rows of a grid of 2x2 ranks, and these sums over its columns.
+/// Ranks of a 2x2 grid sum products over rows of the grid, and then sum the results over its columns.
 #[test]
 fn tensor_parallel_groups_and_data_parallel_groups_share_tensors() {
     let _alone = alone();
@@ -180,8 +180,8 @@ fn eight_ranks_have_groups_in_three_dimensions() {
     });
 }
 
-/// Rank 2 is in no group, rank 0 alone in one, and ranks 3 and 1 are in reverse order. The group of a group is used when both
-/// communicators from which it comes were dropped.
+/// Rank 2 is in no group, rank 0 alone in one, and ranks 3 and 1 are in reverse order. The group of a group is used after both
+/// of its parent communicators were dropped.
 #[test]
 fn keys_order_ranks_and_groups_are_split_again() {
     let _alone = alone();
@@ -223,7 +223,7 @@ fn keys_order_ranks_and_groups_are_split_again() {
     assert_eq!(shown, expected);
 }
 
-/// All ranks get the error, also the ranks of a group that would be possible. The next split works.
+/// All ranks get the error, also the ranks of a valid group. The next split works.
 #[test]
 fn a_group_that_kernels_do_not_support_is_an_error_on_all_ranks() {
     let _alone = alone();

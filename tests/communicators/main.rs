@@ -1,5 +1,5 @@
-//! Tests of the resources that operators of a communicator share, and that communicators do not share. The first test counts
-//! threads and descriptors of the process, so the tests of this program run one after another.
+//! Tests of resources that operators of a communicator share, but communicators do not. The first test counts threads and
+//! descriptors of the process, so the tests of this program run one after another.
 
 mod group_failures;
 mod groups;
@@ -62,7 +62,7 @@ fn threads_and_descriptors() -> (usize, usize) {
     let descriptors = fs::read_dir("/proc/self/fd").expect("a folder");
     let is_of_runtime = |entry: &std::io::Result<fs::DirEntry>| {
         let path = entry.as_ref().expect("an entry").path();
-        // Another thread may have closed it meanwhile.
+        // Another thread may have closed the descriptor meanwhile.
         fs::read_link(path).is_ok_and(|target| {
             !target.starts_with("/memfd:mkernel-kernel (deleted)")
                 && !target.starts_with("/memfd:mkernel-simulated-memory (deleted)")
@@ -77,7 +77,7 @@ fn a_hundred_operators_need_as_many_threads_and_descriptors_as_one() {
     let kinds = ten_kinds(4, 2);
     assert_eq!(kinds.len(), 10);
     on_ranks(communicators(1), |ranks| {
-        // Only one rank counts, since counting opens descriptors, and the others wait meanwhile.
+        // Only one rank counts, since counting opens descriptors. The other ranks wait meanwhile.
         let count = || {
             ranks.barrier().expect("all ranks take part");
             let counts = (ranks.rank() == 0).then(threads_and_descriptors);
@@ -94,7 +94,7 @@ fn a_hundred_operators_need_as_many_threads_and_descriptors_as_one() {
         let stats = ranks.stats();
         // Equal operators share a workspace.
         assert_eq!((stats.fabrics.len(), stats.heap.workspaces), (1, 10));
-        // Each is registered once with each NIC.
+        // Each workspace is registered once with each NIC.
         assert!(stats.heap.extents <= 20, "{stats:?}");
         drop(operators);
         ranks.barrier().expect("all ranks take part");
@@ -177,9 +177,9 @@ fn a_communicator_survives_the_loss_of_a_rank_of_another_one() {
     assert_eq!(failed, [true, true, true, false]);
 }
 
-/// A future is ready when the calls of its rank are done. Simulated GPUs advance while it is polled.
+/// A future is ready when the calls of its rank are done. Polls of the future advance simulated GPUs.
 #[test]
-fn completions_are_awaited_in_place_of_synchronize() {
+fn completions_can_be_awaited_instead_of_synchronize() {
     let _alone = alone();
     on_ranks(communicators(4), |ranks| {
         let kinds = &ten_kinds(4, 2)[3..6];
@@ -242,7 +242,7 @@ fn memory_of_dropped_operators_is_used_again() {
             max_sms: Some(3),
             ..config
         };
-        // The first operator stays, and the others take turns in the space behind it.
+        // The first operator stays, and the other operators take turns in the space behind it.
         for _ in 0..20 {
             let operator = ranks.prepare(&wide, shape).expect("prepared");
             assert!(ranks.stats().heap.workspaces <= 3);
@@ -287,7 +287,8 @@ fn equal_operators_share_their_memory() {
     });
 }
 
-/// Ranks drop operators at different times. Those that still have one must not wait for the others with it.
+/// Ranks drop operators at different times. An operator that only some ranks still have must not be shared, since calls of it would
+/// wait for ranks without it.
 #[test]
 fn an_operator_that_some_ranks_have_dropped_is_not_shared() {
     let _alone = alone();

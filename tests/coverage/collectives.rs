@@ -1,11 +1,11 @@
-//! The code of collectives whose calls give the rows, and of norms.
+//! Golden configurations of collectives with rows at run time, and of norms.
 
 use crate::some;
 use mkernel_spec::Protocol;
 use mkernel_spec::plan::{CollectivePlan, OpPlan};
 use mkernel_testing::golden::Golden;
 
-/// Bodies of one kernel differ in what travels, here with a norm.
+/// Bodies of one kernel differ in their protocols, here with a norm.
 #[test]
 fn goldens_cover_buckets_of_collectives() {
     let goldens = Golden::all();

@@ -1,10 +1,10 @@
-//! Goldens of operators that send tokens to experts.
+//! Golden configurations of operators that send tokens to experts.
 
 use mkernel_spec::BLayout;
 use mkernel_spec::plan::{DispatchPlan, OpPlan, Split};
 use mkernel_testing::golden::Golden;
 
-/// Panics unless the plan of a golden that sends tokens satisfies `is`. `what` says what the golden would have.
+/// Panics unless the plan of a golden that sends tokens satisfies `is`. `what` describes the plan.
 fn some(goldens: &[Golden], what: &str, is: impl Fn(u32, &DispatchPlan) -> bool) {
     super::some(goldens, what, |golden| match &golden.plan.body().op_plan {
         OpPlan::Dispatch(op_plan) => is(golden.plan.spec.world(), op_plan),

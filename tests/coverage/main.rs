@@ -13,12 +13,12 @@ use mkernel_spec::plan::{AttentionPlan, OpPlan, Split};
 use mkernel_spec::{Activation, BLayout, Dtype, GemmOp, Layout, Op, Placement, Transfer};
 use mkernel_testing::golden::Golden;
 
-/// Panics unless one of `goldens` satisfies `is`. `what` says what it would have.
+/// Panics unless one of `goldens` satisfies `is`. `what` describes the golden.
 fn some(goldens: &[Golden], what: &str, is: impl Fn(&Golden) -> bool) {
     assert!(goldens.iter().any(is), "no golden has {what}");
 }
 
-/// Each operator has golden configurations of both types that MMAs take.
+/// Each operator has golden configurations of bf16 and fp16.
 #[test]
 fn goldens_cover_the_types_of_elements() {
     let goldens = Golden::all();
@@ -150,7 +150,7 @@ fn check_epilogues(goldens: &[Golden]) {
 fn check_gemm_nodes(goldens: &[Golden]) {
     for op in GemmOp::ALL.into_iter().filter(|op| op.communicates()) {
         for (nodes, local_world) in [(2, 2), (2, 4), (3, 2)] {
-            // gemm_ar has equal code on two nodes of four ranks and on two nodes of two ranks.
+            // Code of gemm_ar on two nodes of four ranks equals the code on two nodes of two ranks.
             if (op, local_world) != (GemmOp::GemmAr, 4) {
                 let what = format!("{op} on {nodes} nodes of {local_world}");
                 some(goldens, &what, |g| {
@@ -194,7 +194,7 @@ fn check_split_k(goldens: &[Golden]) {
     }
 }
 
-/// Kernels whose calls give the rows have other orders of tiles, stores and counts.
+/// Kernels with rows at run time have other orders of tiles, stores and counts than kernels with constant rows.
 fn check_run_time_rows(goldens: &[Golden]) {
     let gemm = |golden: &Golden| golden.plan.gemm().cloned();
     for op in GemmOp::ALL {
@@ -286,7 +286,7 @@ fn goldens_cover_the_code_of_attention_kernels() {
     });
 }
 
-/// The same for kernels of attention whose calls give the length of the sequence.
+/// Each value that changes the code of attention with lengths at run time has a golden configuration.
 #[test]
 fn goldens_cover_lengths_at_run_time() {
     let goldens = Golden::all();

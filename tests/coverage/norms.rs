@@ -1,4 +1,4 @@
-//! Golden configurations of GEMM operators that normalise rows.
+//! Golden configurations of GEMM operators with a norm.
 
 use crate::some;
 use mkernel_spec::GemmOp;
@@ -16,7 +16,7 @@ fn goldens_cover_norms_of_products() {
             reduction(g).is_none() && g.plan.max_rows().is_some() == rows
         });
         for op in GemmOp::ALL.into_iter().filter(|op| op.reduces()) {
-            some(&goldens, &format!("a norm behind two shots of {op}"), |g| {
+            some(&goldens, &format!("a norm in two shots of {op}"), |g| {
                 g.gemm().config.op == op
                     && reduction(g).is_some_and(|r| r.shots == 2)
                     && g.plan.max_rows().is_some() == rows

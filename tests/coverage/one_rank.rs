@@ -1,5 +1,5 @@
-//! What many ranks compute, one rank computes too: kernels that have a plan in some world have one in a world of 1, with all
-//! their options. So a program for many GPUs runs on one.
+//! Kernels with a plan for many ranks have a plan for one rank with the same options, so that a program for many GPUs runs on
+//! one.
 
 use mkernel_compile::render;
 use mkernel_spec::{
@@ -8,7 +8,7 @@ use mkernel_spec::{
 };
 use mkernel_testing::golden::Golden;
 
-/// Some values that an option takes.
+/// Some valid values of an option.
 fn some_values(values: &Values) -> Vec<Value> {
     let counts = |counts: &mut dyn Iterator<Item = u32>| {
         counts.map(|count| Value::Integer(count.into())).collect()
@@ -64,7 +64,7 @@ fn every_golden_kernel_is_possible_on_one_rank() {
     assert!(refused.is_empty(), "{}", refused.join("\n"));
 }
 
-/// Each option of each operator, with some of its values, in kernels that are possible with it on many ranks.
+/// Covers each option of each operator, with some of its values, in kernels that have a plan for many ranks.
 #[test]
 fn every_option_is_possible_on_one_rank() {
     let goldens = Golden::all();
@@ -74,7 +74,7 @@ fn every_option_is_possible_on_one_rank() {
         let of_op: Vec<_> = of_op
             .filter(|config| config.op() == op && config.world > 1)
             .collect();
-        // One of one node, and one of several.
+        // A kernel of one node, and a kernel of several nodes.
         let one = of_op.iter().find(|config| config.nodes == 1);
         let several = of_op.iter().find(|config| config.nodes > 1);
         for config in one.into_iter().chain(several) {

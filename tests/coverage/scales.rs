@@ -5,7 +5,7 @@ use mkernel_spec::plan::OpPlan;
 use mkernel_spec::{BLayout, Dtype, GemmOp, Scales};
 use mkernel_testing::golden::Golden;
 
-/// Each GEMM operator has a golden configuration of e4m3, each kind of scales has one, and each place where scales are applied.
+/// Each GEMM operator, each kind of scales and each place where scales are applied has a golden configuration of e4m3.
 #[test]
 fn goldens_cover_e4m3_and_scales() {
     let goldens = Golden::all();
@@ -43,8 +43,8 @@ fn goldens_cover_e4m3_and_scales() {
     });
 }
 
-/// `dispatch_gemm` has golden configurations with scales of tokens. These scales travel on a node and between nodes, and tiles of
-/// e4m3 are divided into slices, and have a gate.
+/// `dispatch_gemm` has golden configurations with scales of tokens on a node and between nodes, and with tiles of e4m3 that are
+/// divided into slices or have a gate.
 #[test]
 fn goldens_cover_scales_of_tokens() {
     let goldens = Golden::all();

@@ -38,7 +38,7 @@ fn flags_and_barriers_are_awaited() {
         for body in &golden.plan.bodies {
             let awaited = awaited(body);
             let stores = body.roles.iter().any(|role| role.kind == RoleKind::Store);
-            // Kernels that store C from registers have output buffers, and do not use them.
+            // Kernels that store C from registers do not use their output buffers.
             let smem = body
                 .smem
                 .iter()

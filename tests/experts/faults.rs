@@ -1,5 +1,5 @@
-//! Tests of calls with invalid operands: every rank gets an error that names the mistake, and the next call is right.
-//! The tests also cover ranks that make no call.
+//! Tests of calls with invalid operands, and of ranks that make no call: every rank gets an error that names the mistake,
+//! and the next call is right.
 
 use mkernel_testing::jobs::Backend;
 use mkernel_testing::jobs::attention::CallPattern;
@@ -49,7 +49,7 @@ fn an_expert_that_does_not_exist_is_an_error() {
 }
 
 #[test]
-fn an_expert_that_a_token_has_twice_is_an_error() {
+fn a_duplicate_expert_of_a_token_is_an_error() {
     fails(
         &with_expert(3),
         &["rank 1, call 1", "token 6", "expert 3 twice", "choice 1"],

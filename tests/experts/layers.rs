@@ -7,7 +7,7 @@ use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::Layer;
 use mkernel_testing::jobs::{WRAPPING_CALL_COUNTS, each_in_one, share};
 
-/// Runs the layer with `seeds` seeds. The results must be right and have the same bits.
+/// Runs the layer with `seeds` seeds. All results must be right and have equal bits.
 pub fn check(name: &str, layer: &Layer, seeds: u64) {
     assert!(layer.is_exact(), "{name}");
     let mut first = None;
@@ -31,9 +31,9 @@ fn layers_are_right_in_every_world() {
     check("eight ranks", &eight, 1);
 }
 
-/// Sums travel in packets, through the pipeline, or one way or the other depending on the tokens of their rank.
+/// Sums travel in packets, through the pipeline, or either way depending on the tokens of their rank.
 #[test]
-fn sums_are_right_on_every_way() {
+fn sums_are_right_in_packets_and_through_the_pipeline() {
     for (world, limit) in [(1, 0), (1, 5), (2, 5), (4, 0), (4, 5)] {
         let mut layer = Layer::new(world, 12, 3, 12);
         (layer.low_latency_tokens, layer.intermediate) = (Some(limit), 520);
@@ -44,7 +44,7 @@ fn sums_are_right_on_every_way() {
     }
 }
 
-/// The same with elements of fp16, and across nodes.
+/// Layers of fp16 on one node and across nodes.
 #[test]
 fn layers_of_fp16_are_right() {
     for (nodes, limit) in [(1, 5), (2, 0)] {
@@ -56,8 +56,8 @@ fn layers_of_fp16_are_right() {
     }
 }
 
-/// Some choices, all choices of some tokens and all choices of a rank are missing, and their weights are NaN. Sums travel
-/// each way, and tiles are divided into slices or not.
+/// Some choices, all choices of some tokens and all choices of a rank are missing, and their weights are NaN. Sums travel in
+/// packets and through the pipeline, and tiles are whole or divided into slices.
 #[test]
 fn tokens_without_some_or_any_of_their_choices_are_right() {
     let jobs_of = |world| vec![(world, Some(0)), (world, Some(5)), (world, None)];
@@ -89,7 +89,7 @@ fn calls_without_any_choice_are_right() {
     }
 }
 
-/// Choices that tokens do not have take no rows of `max_rows`.
+/// Missing choices do not count towards `max_rows`.
 #[test]
 fn missing_choices_take_no_room() {
     let mut layer = Layer::new(2, 4, 2, 10);
@@ -146,7 +146,7 @@ fn tiles_in_slices_are_right() {
     }
 }
 
-/// C is the product of two sums, whose columns come from two halves of the weight.
+/// C is the product of two sums, one from each half of the weight's columns.
 #[test]
 fn swiglu_is_right_with_every_tile_and_layout() {
     let layers = vec![

@@ -1,5 +1,5 @@
-//! Tests of `dispatch_gemm`, `combine` and `moe_layer` on simulated GPUs of one node: whole layers whose results are known exactly,
-//! and invalid operands.
+//! Tests of `dispatch_gemm`, `combine` and `moe_layer` on simulated GPUs of one node: layers with exactly known results, and
+//! invalid operands.
 
 mod faults;
 mod layers;

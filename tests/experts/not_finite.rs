@@ -7,7 +7,7 @@ use mkernel::{Error, KernelConfig, Operand};
 use mkernel_testing::jobs::prepared::{Prepared, on_ranks};
 
 const SIZE: usize = 128;
-/// Whether an element of a sum is right.
+/// A check of an element of a sum.
 type IsRight = fn(f32) -> bool;
 /// The elements of each token, their scale, and the elements of the token's sum.
 const TOKENS: [(f32, f32, IsRight); 6] = [
@@ -81,7 +81,7 @@ fn sums(prepared: &Prepared) -> Result<Vec<f32>, Error> {
     Ok(found.into_iter().map(bf16::to_f32).collect())
 }
 
-/// A row that is not finite changes no other row. Zeros, also of products too small for fp32, stay zeros.
+/// A row that is not finite changes no other row. Zeros stay zeros, and so do products that are too small for fp32.
 #[test]
 fn hidden_rows_of_e4m3_that_are_not_finite_give_nan() {
     let (config, shape) = config();

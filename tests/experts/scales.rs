@@ -24,7 +24,8 @@ fn layers_of_e4m3_are_right() {
     }
 }
 
-/// Tiles of e4m3 are divided into slices, and are products of a gate and an up projection. More stages than a window of scales has.
+/// Tiles of e4m3 are divided into slices, and are products of a gate and an up projection. There are more stages than one window
+/// of scales covers.
 #[test]
 fn slices_and_swiglu_of_e4m3_are_right() {
     let layers = vec![

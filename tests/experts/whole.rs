@@ -6,7 +6,7 @@ use mkernel_testing::jobs::WRAPPING_CALL_COUNTS;
 use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::Layer;
 
-/// Returns a layer whose rows of both products have several stages, and whose tokens have several column tiles.
+/// Returns a layer with several stages in both products and several column tiles.
 fn whole(world: u32, experts: u64, top_k: u64, max_tokens: u64) -> Layer {
     let mut layer = Layer::new(world, experts, top_k, max_tokens).whole();
     (layer.hidden, layer.intermediate) = (456, 200);
@@ -39,7 +39,7 @@ fn every_tile_layout_and_type_is_right() {
     }
 }
 
-/// Hidden rows are quantised, and have scales of their own.
+/// The layer quantises hidden rows and computes their scales.
 #[test]
 fn whole_layers_of_e4m3_are_right() {
     for (world, intermediate) in [(1, 128), (2, 384), (4, 128)] {
@@ -52,7 +52,7 @@ fn whole_layers_of_e4m3_are_right() {
     }
 }
 
-/// Tiles of the down projection wait for hidden rows: with one SM, for tiles that the same CTA has computed.
+/// Tiles of the down projection wait for hidden rows. With one SM, the waiting CTA has computed these rows itself.
 #[test]
 fn any_number_of_ctas_is_right() {
     for sms in [1, 2, 9] {

@@ -37,7 +37,7 @@ fn sums_keep_the_sign(world: u32, low_latency_tokens: u32) {
         let elems = (rows * HIDDEN) as usize;
         let row_of = |token: usize, choice: u32| {
             let owner = (rank + choice) % world;
-            // Every entry has a row of its own: rows of different ranks, tokens and choices never coincide.
+            // Rows of different ranks, tokens and choices never coincide.
             let row = (2 * rank as usize + choice as usize) * TOKENS + token;
             owner as i32 * rows as i32 + row as i32
         };

@@ -59,7 +59,7 @@ fn each_invalid_field_is_named_with_its_command() {
     }
 }
 
-/// The producer writes a slot of the next lap, which it has not claimed.
+/// The producer writes a slot of the next lap without a claim.
 #[test]
 fn a_slot_of_another_lap_is_an_error() {
     let [mut endpoint, _peer] = connected_pair([Options::default(), Options::default()]);
@@ -67,7 +67,7 @@ fn a_slot_of_another_lap_is_an_error() {
     let error = endpoint
         .endpoint
         .step(Instant::now())
-        .expect_err("lap 1 before lap 0");
+        .expect_err("a slot of lap 1 before lap 0");
     assert!(
         matches!(
             error,

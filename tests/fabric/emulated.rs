@@ -1,5 +1,5 @@
-//! Tests of the emulated transport: it passes the conformance tests with and without faults, and its transfers take the
-//! time of its model.
+//! Tests of the emulated transport, which passes the conformance tests with and without faults, and whose transfers take the
+//! time of the model.
 
 use mkernel_fabric::emulated::{
     Clock, CopyEngine, CopyStatus, EmulatedTransport, Faults, HostCopyEngine, NicModel,
@@ -77,8 +77,8 @@ fn pair(subject: &mut EmulatedSubject, bytes: usize) -> Vec<Box<dyn Transport>> 
     pair
 }
 
-/// Returns the modelled nanoseconds until `writes` writes of `bytes` have completed, with at most the queue's depth
-/// in flight, and those until the first arrival.
+/// Returns the modelled nanoseconds until `writes` writes of `bytes` have completed, with at most the queue's depth in
+/// flight, and the modelled nanoseconds until the first arrival.
 fn time(nic: NicModel, writes: u64, bytes: u32) -> (u64, u64) {
     let mut subject = EmulatedSubject::new(nic, vec![]);
     let mut pair = pair(&mut subject, bytes.max(1) as usize);
@@ -228,7 +228,7 @@ fn a_slow_copy_delays_only_its_own_arrival() {
     ends[0].post(&[write(1, 4000), write(2, 0)]).expect("posts");
     let peer = peer_id(1, 0);
     let arrived = |immediate| Event::Arrived { peer, immediate };
-    // These times are far longer than the model's times of the writes.
+    // All these times are far beyond the modelled times of the writes.
     let [sent, came] = poll_until(&mut ends, &clock, 100_000);
     assert_eq!(
         (sent, came),

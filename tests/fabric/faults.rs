@@ -1,5 +1,5 @@
-//! Tests of endpoints with seeded faults and a virtual clock. No run may hang. Either the data is right, or an endpoint
-//! reports an error.
+//! Tests of endpoints with seeded faults and a virtual clock. No run may hang: the data is right, or an endpoint reports
+//! an error.
 
 use mkernel_fabric::FabricError;
 use mkernel_fabric::emulated::{Failure, Faults, NicModel};
@@ -28,7 +28,7 @@ struct Run {
     nic: NicModel,
     faults: Vec<Faults>,
     traffic: Traffic,
-    /// The seed of the delays of copies. Without one, copies complete at once.
+    /// The seed of the delays of copies. With `None`, copies complete at once.
     late: Option<u64>,
 }
 
@@ -99,7 +99,7 @@ impl Run {
     fn is_plausible(&self, at: usize, error: &FabricError) -> bool {
         match error {
             FabricError::Nic { .. } => at == 0,
-            // An endpoint that is cut off reports its peers, and so do those that wait for an aborted endpoint.
+            // Both an isolated endpoint and endpoints that wait for an aborted one report their peers.
             FabricError::Timeout { waited, .. } => *waited >= self.traffic.deadline,
             FabricError::Lost { .. } => true,
             _ => false,

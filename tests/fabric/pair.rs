@@ -1,4 +1,4 @@
-//! Two endpoints with proxies that one wire connects, for the tests of this folder.
+//! Two endpoints with proxies, connected by a wire, for the tests of this folder.
 
 use mkernel_fabric::emulated::{
     Clock, CopyEngine, EmulatedTransport, Faults, HostCopyEngine, NicModel, Wire, pipe,
@@ -24,7 +24,7 @@ pub struct Options {
     pub deadline: Duration,
     pub ring_log2: u32,
     pub name: &'static str,
-    /// Makes copies take time, and lets one fail after this many.
+    /// The sources of slow copies, and the number of copies after which one fails. With `None`, copies complete at once.
     pub late: Option<(SourceTable, u64)>,
 }
 
@@ -109,7 +109,7 @@ impl UnconnectedEndpoint {
             .builder
             .connect(&infos, ring, receiver, Instant::now() + MARGIN)?;
         for region in [&self.source, &self.target] {
-            // Emulated NICs exchange only the sizes of regions, which are the same at both ends.
+            // Emulated NICs exchange only the sizes of regions, which are equal at both ends.
             let info = endpoint.register(region.memory())?;
             endpoint.add_peer_regions(&[info])?;
         }
@@ -178,8 +178,7 @@ pub fn until(what: &str, limit: Duration, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// Posts a command as a kernel does. Like a kernel, it aborts when the fabric has failed. Returns the index if the
-/// command was posted.
+/// Posts a command like a kernel, and returns its index, or `None` if the fabric failed before a slot was free.
 pub fn post(end: &RunningEndpoint, command: &Command) -> Option<u32> {
     let index = end.producer.claim();
     until("a slot", MARGIN * 2, || {
@@ -197,5 +196,5 @@ pub fn error_of(end: &RunningEndpoint, limit: Duration) -> FabricError {
     until("an error", limit, || end.arrivals.is_aborted());
     end.proxy
         .error()
-        .expect("it is set before kernels are aborted")
+        .expect("the error, which is set before kernels are aborted")
 }

@@ -1,5 +1,5 @@
-//! A test of two processes of this host that a socket connects. One process is killed, and the other process must name the killed
-//! process in time.
+//! A test of two processes of this host, connected by a socket. After one is killed, the other must name the killed process in
+//! time.
 
 use crate::pair::{MARGIN, Options, RunningEndpoint, error_of, post, put, unconnected, until};
 use mkernel_fabric::{FabricError, PeerId};
@@ -27,7 +27,7 @@ fn connect(mut control: UnixStream, wire: UnixStream) -> RunningEndpoint {
     endpoint.connect(info).expect("connects").start()
 }
 
-/// The child process puts without end, until the fabric fails.
+/// Puts in the child process until the fabric fails.
 fn put_for_ever(folder: &Path) {
     let socket = || UnixStream::connect(folder.join("socket")).expect("the parent listens");
     let end = connect(socket(), socket());

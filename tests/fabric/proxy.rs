@@ -1,5 +1,4 @@
-//! Tests of proxies, each of which runs in a thread in real time: concurrent puts, shutdown, deadlines, failures and
-//! aborts.
+//! Tests of proxies in threads and in real time: concurrent puts, shutdown, deadlines, failures and aborts.
 
 use crate::pair::{
     MARGIN, Options, RunningEndpoint, error_of, pair, post, put, unconnected, until,
@@ -14,7 +13,7 @@ use std::time::{Duration, Instant};
 /// The number of puts of a stream.
 const PUTS: u32 = 3000;
 
-/// Puts patterns on a channel, and checks what arrives.
+/// Puts patterns on a channel, and checks the bytes that arrive.
 fn stream(from: &RunningEndpoint, to: &RunningEndpoint, channel: u16) {
     const BYTES: usize = 96;
     for number in 0..PUTS {
@@ -136,7 +135,7 @@ fn a_silent_peer_aborts_kernels_that_wait_for_it_or_for_a_slot() {
     let [a, _b] = pair([options, silent_options]);
     let start = Instant::now();
     let mut posted = 0;
-    // The loop ends when the ring is full of commands that are not taken, and the abort ends the wait for a slot.
+    // The loop ends when no command leaves the full ring, and the abort ends the wait for a slot.
     while post(&a, &put(0, 64, 0, 0)).is_some() {
         posted += 1;
     }
@@ -292,7 +291,7 @@ fn a_shutdown_waits_no_longer_than_its_limit() {
     assert!(start.elapsed() >= limit && start.elapsed() < limit + MARGIN);
 }
 
-/// The lost rank need not be a peer. Its number is forwarded.
+/// A peer forwards the number of the lost rank, which need not be a peer of this rank.
 #[test]
 fn an_abort_reports_the_lost_rank() {
     let [a, b] = pair([Options::default(), Options::default()]);

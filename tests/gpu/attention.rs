@@ -1,5 +1,5 @@
 //! Tests of `ring_attention` on one node against a reference in fp64: lengths that no tile divides, masks, both
-//! placements and layouts, heads that share K and V, and few slots. Repeated runs must give the same bits.
+//! placements and layouts, heads that share K and V, and few slots. Repeated runs must give equal bits.
 
 use crate::compile::{compile, expect_plans};
 use crate::nodes::topologies;
@@ -130,7 +130,7 @@ fn random_packed(world: u32) -> Vec<(String, AttentionJob)> {
 fn not_finite(world: u32) -> Vec<(String, AttentionJob)> {
     let seq = 700 * u64::from(world);
     let job = AttentionJob::new(world, [1, seq, 12, 3, 128], 0).causal(Zigzag);
-    // The rows are in the middle of the sequence, and the first one of the last chunk.
+    // One row is in the middle of the sequence, and one is the first row of the last chunk.
     let rows = [seq / 2, seq - seq / (2 * u64::from(world))];
     let large = rows.map(|row| {
         let name = format!("attention, row {row} of {seq} not finite, on {world} ranks");
@@ -139,7 +139,7 @@ fn not_finite(world: u32) -> Vec<(String, AttentionJob)> {
     [not_finite_rows(world), large.to_vec()].concat()
 }
 
-/// Runs every job of a world twice. The results must be right and have the same bits.
+/// Runs every job of a world twice. The results must be right and have equal bits.
 fn run(world: u32) {
     run_jobs(world, &[small(world), large(world)].concat());
 }
@@ -173,7 +173,7 @@ fn attention_of_several_ranks_is_right() {
     worlds(2).into_iter().for_each(run);
 }
 
-/// One operator serves calls of all lengths, launched and by a graph that reads the length from memory.
+/// One operator serves calls of all lengths, launched or in a graph that reads the length from memory.
 #[test]
 #[ignore = "needs GPUs"]
 fn attention_of_random_lengths_is_right() {
@@ -183,7 +183,7 @@ fn attention_of_random_lengths_is_right() {
     }
 }
 
-/// One operator serves packed sequences of all lengths, launched and by a graph that reads the offsets from memory.
+/// One operator serves packed sequences of all lengths, launched or in a graph that reads the offsets from memory.
 #[test]
 #[ignore = "needs GPUs"]
 fn attention_of_packed_sequences_is_right() {
@@ -209,10 +209,10 @@ fn attention_over_cached_rows_is_right() {
     }
 }
 
-/// NaN and infinity in K and V reach no row of an earlier tile. All plans have the same bits.
+/// NaN and infinity in K and V reach no row of an earlier tile. All plans give equal bits.
 #[test]
 #[ignore = "needs GPUs"]
-fn attention_keeps_what_is_not_finite_from_earlier_tiles() {
+fn nan_and_infinity_reach_no_earlier_tile() {
     let _limit = TimeLimit::start("attention: not finite", Duration::from_secs(480));
     for world in worlds(1) {
         let jobs = not_finite(world);
@@ -250,7 +250,7 @@ fn attention_of_any_length_across_nodes_is_right() {
     }
 }
 
-/// With few slots, keys and values are sent in another order, but the results have the same bits.
+/// With few slots, ranks send keys and values in another order than with all slots, but results have equal bits.
 #[test]
 #[ignore = "needs GPUs"]
 fn few_slots_give_the_same_bits() {
@@ -335,12 +335,12 @@ fn attention_beside_gemms_is_right() {
     }
 }
 
-fn spec(job: &AttentionJob) -> SizedSpec {
+pub fn spec(job: &AttentionJob) -> SizedSpec {
     let spec = SizedSpec::for_sizes(job.kernel(), job.shape());
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 
-/// This test needs no GPU. It checks that all jobs are possible.
+/// Checks without a GPU that all jobs are possible.
 #[test]
 fn every_job_of_attention_has_a_plan() {
     use mkernel::spec::spec::WORLDS;

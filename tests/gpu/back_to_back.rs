@@ -1,4 +1,4 @@
-//! Tests of hundreds of calls without a pause, by ranks that are out of step.
+//! Tests of hundreds of back-to-back calls by ranks that are out of step.
 
 use crate::ranks::{GemmProblem, Operands, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::{
@@ -12,14 +12,14 @@ const CALLS: usize = 200;
 /// The number of different A that calls use.
 const POOL: usize = 5;
 
-/// The ranks that are late.
+/// A choice of late ranks.
 #[derive(Clone, Copy)]
 pub enum Skew {
     /// Every rank is late from time to time, on the host or on the GPU.
     Random,
     /// One rank is late before every call.
     Always {
-        /// The rank that is late.
+        /// The late rank.
         rank: u32,
     },
 }
@@ -97,7 +97,7 @@ fn copies_by_copy_engines_are_right() {
 
 #[test]
 #[ignore = "needs GPUs"]
-fn ranks_without_rows_wait_for_a_slow_one() {
+fn ranks_without_rows_wait_for_a_slow_rank() {
     let small = |m| GemmShape { m, n: 264, k: 136 };
     run(small(1), Tuning::default(), Skew::Always { rank: 1 });
     run(small(9), Tuning::default(), Skew::Always { rank: 0 });
@@ -208,7 +208,7 @@ pub fn calls(
         lab.checksum(&operands.c, &sums, call)?;
     }
     ranks.synchronize(&lab.stream)?;
-    // Equal checksums mean equal bits. So each call is right, and has the same bits as all other calls with the same A.
+    // Equal checksums mean equal bits. So each call is right, and all calls with one A have equal bits.
     for (call, (sum, choice)) in lab.read(&sums)?.into_iter().zip(chosen).enumerate() {
         if sum != expected[choice] {
             return Err(format!("call {call}, with A number {choice}, is wrong").into());
@@ -218,7 +218,7 @@ pub fn calls(
     Ok(ranks.barrier()?)
 }
 
-/// Returns several A, and for each the checksum of a C that was compared with the reference.
+/// Returns several A, and for each A the checksum of a C that was compared with the reference.
 fn pool(
     ranks: &Communicator,
     lab: &Lab,

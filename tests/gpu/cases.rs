@@ -74,7 +74,7 @@ impl Case {
 
     fn split(mut self, ctas: u32) -> Self {
         self.problem.tuning.split_k = Some(ctas);
-        // The planner would share tiles of few rows in clusters.
+        // By itself, the planner would use clusters for few rows.
         self.problem.tuning.cluster.get_or_insert(false);
         self
     }
@@ -128,7 +128,7 @@ pub fn cases(world: u32) -> Vec<Case> {
     all
 }
 
-/// Returns cases with tiles that several CTAs share: as many as a group has sub-tiles, fewer, and more.
+/// Returns cases with tiles that several CTAs share: as many CTAs as a group has sub-tiles, fewer CTAs, and more CTAs.
 fn splits(op: GemmOp, world: u32) -> Vec<Case> {
     let mut all = vec![
         case(16, 1032, 2056, Kn).of(op),
@@ -277,7 +277,7 @@ fn shapes() -> Vec<Case> {
     ]
 }
 
-/// Returns cases with every tile, for shards of whole tiles and others.
+/// Returns cases with every tile, for shards of whole tiles and for other shards.
 fn tiles() -> Vec<Case> {
     let mut all = Vec::new();
     for (m, n) in [(128, 256), (128, 128), (64, 256), (64, 128), (128, 64)] {
@@ -318,7 +318,7 @@ fn transfers() -> Vec<Case> {
     ]
 }
 
-/// These tests need no GPU. They check that all cases are possible, and that the helper kernels compile.
+/// Tests without a GPU, which check that all cases are possible and that the helper kernels compile.
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,5 @@
-//! Tests of collectives, of whose results every bit is known: small and large tensors, in both protocols, on one node
-//! and on several emulated nodes.
+//! Tests of collectives, with every bit of the results known: small and large tensors, in both protocols, on one node and on
+//! several emulated nodes.
 
 use crate::compile::{compile, expect_plans};
 use crate::nodes::topologies;
@@ -87,8 +87,8 @@ fn large_symmetric(world: u32) -> Vec<(String, CollectiveJob)> {
     jobs.into_iter().map(name).collect()
 }
 
-/// Returns jobs of calls with random numbers of rows, by one operator each: 200 calls of at most 512 rows, and 40 calls whose
-/// numbers of rows are evenly spread over all magnitudes, from a few to thousands.
+/// Returns jobs of one operator each, whose calls have random numbers of rows: 200 calls of at most 512 rows, and 40 calls with
+/// numbers of rows spread evenly over magnitudes, from a few to thousands.
 fn random_rows(world: u32) -> Vec<(String, CollectiveJob)> {
     let mut random = Random(seed_from_clock());
     let jobs = CollectiveOp::ALL.into_iter().flat_map(|op| {
@@ -112,7 +112,7 @@ fn random_rows(world: u32) -> Vec<(String, CollectiveJob)> {
     jobs.collect()
 }
 
-/// Returns jobs whose calls change from one bucket to another, which one rank does not have.
+/// Returns jobs whose calls change from one bucket to another. A single rank has no buckets, so it has no such jobs.
 fn all_in_buckets(world: u32) -> Vec<(String, CollectiveJob)> {
     match world {
         1 => Vec::new(),
@@ -182,7 +182,7 @@ fn collectives_with_symmetric_results_are_right() {
     }
 }
 
-/// Results have the memory of their inputs.
+/// Results replace their inputs in memory.
 #[test]
 #[ignore = "needs GPUs"]
 fn collectives_in_place_are_right() {
@@ -255,7 +255,7 @@ fn large_normalised(world: u32) -> Vec<(String, NormJob)> {
     jobs.into_iter().map(name).collect()
 }
 
-/// Runs every job three times. Each run has the same bits.
+/// Runs every job three times. All runs must have equal bits.
 fn run_normalised(jobs: &[(String, NormJob)]) {
     let specs = jobs.iter().map(|(_, job)| spec(&job.job));
     compile(&specs.collect::<Vec<_>>());
@@ -365,7 +365,7 @@ fn norms_on_several_nodes_are_right() {
     }
 }
 
-/// This test needs no GPU. It checks that all jobs are possible.
+/// Checks without a GPU that all jobs are possible.
 #[test]
 fn every_job_of_collectives_has_a_plan() {
     use mkernel::spec::spec::WORLDS;

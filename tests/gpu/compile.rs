@@ -1,5 +1,4 @@
-//! Compilation of kernels into the cache, on all cores of the host. The ranks themselves compile one kernel after the
-//! other.
+//! Compilation of kernels into the cache, on all cores of the host. Ranks would compile one kernel after another.
 
 use crate::ranks::on_ranks;
 use mkernel::{
@@ -12,7 +11,8 @@ use mkernel_testing::ranks::devices_of_tests;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Checks that there is a plan for each device on which the tests may run. `name` names the kernel in a panic. Needs no GPU.
+/// Checks that the kernel has a plan on each device on which the tests may run. `name` names the kernel in a panic. Needs no
+/// GPU.
 pub fn expect_plans(spec: &SizedSpec, name: &dyn Debug) {
     for device in devices_of_tests(spec.world()) {
         let plan = KernelPlan::new(spec, &device);
@@ -20,7 +20,7 @@ pub fn expect_plans(spec: &SizedSpec, name: &dyn Debug) {
     }
 }
 
-/// Returns the device of ranks on the GPUs of this host. The contexts of the GPUs are kept until the process ends.
+/// Returns the device of ranks on the GPUs of this host. Keeps the contexts of the GPUs until the process ends.
 pub fn device(world: u32) -> Device {
     on_ranks(world, |ranks| Ok::<Device, Failure>(ranks.device().clone())).remove(0)
 }

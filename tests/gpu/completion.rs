@@ -9,7 +9,7 @@ use mkernel_testing::kinds::ten_kinds;
 use mkernel_testing::lab::TimeLimit;
 use std::time::Duration;
 
-/// The driver wakes the task: it sleeps, and is polled again only when the work is done.
+/// The driver wakes the sleeping task, which is polled again only when the work is done.
 #[test]
 #[ignore = "needs GPUs"]
 fn a_completion_wakes_its_task() {

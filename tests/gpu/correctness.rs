@@ -1,5 +1,4 @@
-//! Tests of GEMM operators on one node: many shapes, both layouts of B, every tile, and every way of transfer and
-//! reduction.
+//! Tests of GEMM operators on one node: many shapes, both layouts of B, every tile, every transfer and every reduction.
 
 use crate::cases::{Case, cases};
 use crate::compile::{compile, device};
@@ -32,8 +31,7 @@ fn every_case_of_several_ranks_is_right() {
 fn run(world: u32, seed: u64) {
     let (mut cases, device) = (cases(world), device(world));
     if ranks_per_gpu() > 1 {
-        // Some cases need more SMs than a part of a GPU has, or clusters. The test of all cases shows that a whole GPU has
-        // enough SMs.
+        // Some cases need clusters, or more SMs than a part of a GPU has. `every_case_has_a_plan` checks whole GPUs.
         let count = cases.len();
         cases.retain(|case| {
             let plan = KernelPlan::new(&case.problem.spec(world), &device);

@@ -1,5 +1,5 @@
-//! Tests of layers of experts, by `dispatch_gemm` and `combine` or by `moe_layer`, whose results are known exactly: random and skewed
-//! routing, other numbers of tokens in each call, graphs, an absent rank, and invalid experts.
+//! Tests of layers of experts with exactly known results, by `dispatch_gemm` and `combine` or by `moe_layer`: random and skewed
+//! routing, a new number of tokens in each call, graphs, an absent rank, and invalid experts.
 
 use crate::compile::compile;
 use crate::ranks::worlds;
@@ -75,7 +75,7 @@ fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
     ]
 }
 
-/// Returns whole layers, which one operator makes. They are on one node.
+/// Returns whole layers of one operator on one node.
 fn whole_layers(world: u32) -> Vec<(&'static str, Layer)> {
     let whole = Layer {
         tile: None,
@@ -124,7 +124,7 @@ fn e4m3(world: u32, nodes: u32, scales: Scales) -> Layer {
         .random(&full, false)
 }
 
-/// Returns a layer of e4m3 whose C is the product of two sums, of so few elements that the product is exact.
+/// Returns a layer of e4m3 whose C is the product of two sums, with so few elements that the product is exact.
 fn swiglu_of_e4m3(world: u32, nodes: u32) -> Layer {
     let full = vec![300; world as usize];
     let layer = Layer::new(world, 8 * u64::from(world), 1, 300).scaled(Scales::Block);
@@ -141,7 +141,7 @@ fn swiglu_of_e4m3(world: u32, nodes: u32) -> Layer {
         .random(&full, false)
 }
 
-/// Returns a layer in which choices, all choices of tokens and all choices of ranks are missing.
+/// Returns a layer without some choices, without all choices of some tokens, and without all choices of some ranks.
 fn missing_choices(world: u32, nodes: u32) -> Layer {
     let full = vec![300; world as usize];
     let layer = Layer {
@@ -212,7 +212,7 @@ fn compile_all(layers: &[(&str, Layer)]) {
     compile(&specs.collect::<Vec<_>>());
 }
 
-/// Runs every layer twice. The results must be right and have the same bits.
+/// Runs every layer twice. The results must be right and have equal bits.
 pub fn are_right(world: u32, nodes: u32) {
     let layers = all_layers(world, nodes);
     compile_all(&layers);
@@ -226,8 +226,7 @@ pub fn are_right(world: u32, nodes: u32) {
     println!("{world} ranks, {nodes} nodes: {} layers", layers.len());
 }
 
-/// Runs every layer with random pauses and as a replayed graph. The results must have the same bits as the results of
-/// calls without a pause.
+/// Runs every layer with random pauses and as a replayed graph. The results must have the bits of calls without a pause.
 pub fn are_right_with_any_pattern(world: u32, nodes: u32) {
     let layers = all_layers(world, nodes);
     compile_all(&layers);
@@ -297,8 +296,8 @@ fn an_absent_rank_is_named() {
     }
 }
 
-/// All ranks get an error that names the invalid entry, although a valid call follows. Afterwards new communicators
-/// give right results.
+/// All ranks get an error that names the invalid entry, although a valid call follows. Then new communicators give right
+/// results.
 #[test]
 #[ignore = "needs GPUs"]
 fn invalid_experts_are_named() {
@@ -324,7 +323,7 @@ fn invalid_experts_are_named() {
     }
 }
 
-/// An invalid call does not affect the next one, on one node and on several.
+/// An invalid call does not affect the next call, on one node and on several nodes.
 #[test]
 #[ignore = "needs GPUs"]
 fn calls_after_invalid_calls_are_right() {
@@ -360,11 +359,10 @@ fn calls_after_invalid_calls_are_right() {
     }
 }
 
-/// This test needs no GPU. It checks that the expected results are exact in bf16, so that every order of addition gives
-/// them.
+/// Checks without a GPU that the expected results are exact in bf16, so that every order of additions gives these results.
 #[test]
 fn every_layer_is_exact() {
-    // In other topologies, each rank has the same tokens and the same number of experts.
+    // In other topologies, tokens and experts of a rank do not change.
     for (world, nodes) in [(1, 1), (4, 1), (4, 2), (4, 4)] {
         for (name, layer) in layers(world, nodes) {
             assert!(layer.is_exact(), "{name} on {world} ranks, {nodes} nodes");

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 const DEADLINE: Duration = Duration::from_millis(500);
 /// The time that a failure may take after its deadline.
 const MARGIN: Duration = Duration::from_secs(2);
-/// The time within which the ranks that wait for a rank notice that it has left.
+/// The time within which waiting ranks notice that a rank has left.
 const LEAVING: Duration = Duration::from_secs(1);
-/// With this short K, CTAs share no tiles. So all waits are for data of a peer.
+/// A shape with so short a K that CTAs share no tiles. So all waits are for data of a peer.
 const SHAPE: GemmShape = GemmShape {
     m: 2048,
     n: 512,
@@ -53,8 +53,8 @@ fn an_abort_ends_the_waits_of_all_ranks() {
     }
 }
 
-/// A rank returns before the last call, and so drops its operator and its communicator. The others do not wait until their
-/// deadlines.
+/// A rank returns before the last call, and so drops its operator and its communicator. The other ranks do not wait until
+/// their deadlines.
 #[test]
 #[ignore = "needs GPUs"]
 fn a_rank_that_leaves_ends_the_waits_of_its_peers() {
@@ -86,11 +86,11 @@ fn a_rank_that_leaves_ends_the_waits_of_its_peers() {
     }
 }
 
-/// A rank calls two operators in another order. The error of each rank says which call it has begun, and that the other rank has
-/// not. Which call runs on the other rank is known there alone: the memory that ranks share counts calls that are about to end.
+/// A rank calls two operators in a different order. The error of each rank names the call that it has begun and the other rank has
+/// not. Only the other rank knows which call runs there: the memory that ranks share counts calls that are about to end.
 #[test]
 #[ignore = "needs GPUs"]
-fn another_order_of_calls_is_said_at_the_deadline() {
+fn a_different_order_of_calls_is_reported_at_the_deadline() {
     let _limit = TimeLimit::start("another order of calls", Duration::from_secs(120));
     for world in worlds(2) {
         on_ranks(world, |ranks| {
@@ -111,7 +111,7 @@ fn another_order_of_calls_is_said_at_the_deadline() {
                 launch(operator, &lab.stream, &operands.raw())?;
             }
             let error = ranks.synchronize(&lab.stream);
-            // No rank leaves before all have compared their calls.
+            // No rank leaves before all ranks have compared their calls.
             ranks.barrier()?;
             let Err(error @ Error::Timeout { .. }) = error else {
                 return Err(format!("{error:?}").into());
@@ -145,7 +145,7 @@ fn with_transfer(transfer: Transfer) -> GemmProblem {
     (SHAPE, BLayout::Kn, tuning).into()
 }
 
-/// Returns problems of the operators that reduce. With their plans, no rank waits for a rank that itself waits.
+/// Returns problems of the operators that reduce. In their plans, no rank waits for a rank that itself waits.
 fn reductions() -> [GemmProblem; 2] {
     let summed = |op, round_tiles, shots| GemmProblem {
         op,
@@ -181,8 +181,7 @@ impl Rank<'_> {
     }
 }
 
-/// Runs `fail` on every rank after calls that are right. Then creates new communicators, on which calls must be right
-/// again.
+/// Runs `fail` on every rank after right calls. Then creates new communicators, on which calls must be right again.
 fn in_all_worlds(problem: GemmProblem, fail: fn(&Rank<'_>) -> Result<(), Failure>) {
     let _limit = TimeLimit::start("ranks that fail", Duration::from_secs(120));
     let seed = seed();
@@ -210,7 +209,7 @@ fn in_all_worlds(problem: GemmProblem, fail: fn(&Rank<'_>) -> Result<(), Failure
     }
 }
 
-/// Makes a call on all ranks but one, which must time out.
+/// Makes a call on all ranks except one. The call must time out.
 fn absent(rank: &Rank<'_>) -> Result<(), Failure> {
     let ranks = rank.ranks;
     if ranks.rank() == ABSENT {
@@ -242,8 +241,7 @@ fn absent(rank: &Rank<'_>) -> Result<(), Failure> {
     else {
         return Err(error.into());
     };
-    // The deadlines of the ranks pass at nearly the same time. A rank aborts by itself, or because another one aborted
-    // first.
+    // The deadlines of the ranks pass almost together. A rank aborts by itself, or because another rank aborted first.
     let in_time = took < DEADLINE + MARGIN && *waited < DEADLINE + MARGIN;
     let by_itself = aborted_by.is_none() && *waited >= DEADLINE;
     let by_another = aborted_by.is_some_and(|by| by != ABSENT && by != ranks.rank());
@@ -261,7 +259,7 @@ fn absent(rank: &Rank<'_>) -> Result<(), Failure> {
     check_unusable(rank)
 }
 
-/// Makes a call on all ranks but one, and aborts it on rank 0.
+/// Makes a call on all ranks except one, and aborts it on rank 0.
 fn aborted(rank: &Rank<'_>) -> Result<(), Failure> {
     let ranks = rank.ranks;
     if ranks.rank() == ABSENT {

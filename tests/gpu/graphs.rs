@@ -1,5 +1,4 @@
-//! Tests of calls that are captured in a CUDA graph, which is replayed with new data, and of launches between the
-//! replays.
+//! Tests of calls in a CUDA graph that is replayed with new data, and of launches between the replays.
 
 use crate::ranks::{GemmProblem, Operands, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::{
@@ -11,7 +10,7 @@ use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::time::Duration;
 
 const REPLAYS: usize = 20;
-/// After this number of replays follows a launch outside of the graph.
+/// The number of replays between launches outside of the graph.
 const EAGER_EVERY: usize = 3;
 
 #[test]
@@ -76,7 +75,7 @@ const OTHER: GemmShape = GemmShape {
     k: 264,
 };
 
-/// Captures two calls of one operator and a call of another, and replays the graph with new data.
+/// Captures two calls of one operator and a call of another operator, and replays the graph with new data.
 pub fn replays(ranks: &Communicator, problem: GemmProblem, seed: u64) -> Result<(), Failure> {
     // The default stream cannot be captured.
     let lab = Lab::new(&ranks.context().new_stream()?)?;

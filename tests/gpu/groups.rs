@@ -9,10 +9,10 @@ use mkernel_testing::lab::{Failure, Lab, TimeLimit};
 use mkernel_testing::ranks::{devices_of_tests, gpus_of_ranks};
 use std::time::Duration;
 
-/// The rounds in which operators of all groups are called in turn.
+/// The number of rounds, each with a call of every group's operators.
 const ROUNDS: u64 = 5;
 
-/// Groups plan for the devices of all ranks, which may share a GPU.
+/// Groups have plans for the devices of all ranks, also for ranks that share a GPU.
 #[test]
 fn groups_of_every_size_have_plans() {
     for world in WORLDS {
@@ -63,8 +63,8 @@ const SHAPE: GemmShape = GemmShape {
     k: 520,
 };
 
-/// Splits the ranks in every way that the world allows: into groups of one rank, all ranks in reverse order, and the rows and
-/// columns of a grid. Calls operators of all groups, and of all ranks, on one stream.
+/// Splits the ranks into groups of one rank, all ranks in reverse order, and the rows and columns of a grid, as far as the world
+/// allows. Calls operators of all groups, and of all ranks, on one stream.
 fn take_turns(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
     let (rank, world) = (ranks.rank(), ranks.world());
     let rows = (0..).map(|bits| 1 << bits).take_while(|row| *row <= world);
@@ -95,7 +95,7 @@ fn take_turns(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
     Ok(ranks.barrier()?)
 }
 
-/// The communicator of all ranks is dropped first, and the groups, whose ranks are reversed, are used after that.
+/// Groups with reversed ranks are used after the communicator of all ranks was dropped.
 #[test]
 #[ignore = "needs GPUs"]
 fn groups_outlive_the_communicator_that_was_split() {

@@ -1,4 +1,4 @@
-//! Batch invariance: rows that batches share have equal bits, whatever the batch and the plan.
+//! Batch invariance: rows that batches share have equal bits in all batches and plans.
 
 use crate::ranks::{seed, worlds};
 use mkernel::spec::{
@@ -9,7 +9,7 @@ use mkernel_testing::jobs::batches::Batch;
 use mkernel_testing::jobs::compared::Compared;
 use mkernel_testing::jobs::token_batches::{ComparedTokens, TokenBatch};
 
-/// Columns of the result and the contracted dimension: sizes that have 4, 2 and 1 granules.
+/// Columns of the result and the contracted dimension, with 4, 2 and 1 granules.
 const SIZES: [(u64, u64); 3] = [(2560, 4096), (5120, 2048), (8192, 1024)];
 /// The numbers of rows of the batches.
 const ROWS: [u64; 9] = [1, 2, 7, 16, 17, 64, 100, 256, 1000];

@@ -1,5 +1,5 @@
-//! Tests of operators that are dropped early, of captured streams with branches, and of operands that are freed as soon
-//! as a kernel has ended.
+//! Tests of operators that are dropped early, of captured streams with branches, and of operands that are freed right after
+//! a kernel.
 
 use crate::ranks::{Operands, compute, expect_right, launch, on_ranks, prepare, seed, worlds};
 use mkernel::Operand;
@@ -22,7 +22,7 @@ const SHAPE: GemmShape = GemmShape {
     n: 264,
     k: 520,
 };
-/// A shape for which the workspace of an operator has 64 MiB.
+/// A shape that gives operators a workspace of 64 MiB.
 const LARGE: GemmShape = GemmShape {
     m: 4096,
     n: 256,
@@ -37,7 +37,7 @@ fn with(transfer: Option<Transfer>) -> Tuning {
     }
 }
 
-/// Runs `body` on every rank of every world of at least `least` ranks, with each way of transfer.
+/// Runs `body` on every rank of every world of at least `least` ranks, with each transfer.
 fn run(
     least: u32,
     body: impl Fn(&Communicator, Option<Transfer>, u64) -> Result<(), Failure> + Sync,
@@ -89,13 +89,13 @@ fn a_graph_keeps_its_operator() {
         drop(graph);
         let started = Instant::now();
         loop {
-            // The heap takes back what all ranks have dropped when an operator is prepared.
+            // When an operator is prepared, the heap takes back memory that all ranks have dropped.
             let config = crate::ranks::config((ranks.world(), 8), BLayout::Nk, Tuning::default());
             drop(ranks.prepare(&config, GemmShape { m: 8, n: 8, k: 8 })?);
             let used_bytes = ranks.stats().heap.used_bytes;
             let is_freed = used_bytes < WORKSPACE_BYTES as u64 / 2;
             let is_over = is_freed || started.elapsed() > Duration::from_secs(20);
-            // All ranks prepare as often.
+            // All ranks prepare equally often.
             let all = ranks.all_gather(&[u8::from(is_over)])?;
             if all.iter().any(|is_over| *is_over == [1]) {
                 return match is_freed {
@@ -114,7 +114,7 @@ fn operators_are_dropped_while_streams_are_captured() {
     run(1, |ranks, transfer, seed| {
         let lab = Lab::new(&ranks.context().new_stream()?)?;
         let other = ranks.context().new_stream()?;
-        // The captured stream is the operator's own, or another one.
+        // The captured stream is the operator's stream or another one.
         for captured in [&lab.stream, &other] {
             let problem = (SHAPE, BLayout::Nk, with(transfer));
             let (operator, operands) = prepare(ranks, &lab, problem, 0)?;
@@ -299,7 +299,7 @@ fn aborted(ranks: &Communicator, delay_us: u64) -> Result<(), Failure> {
     stream.synchronize()?;
     drop(a);
     stream.synchronize()?;
-    // The memory is returned to the system now, so that any later access faults.
+    // Returns the memory to the system, so that any later access faults.
     let freed = ranks.context().mem_get_info();
     drop((operator, b, c));
     ranks.context().synchronize()?;

@@ -1,5 +1,4 @@
-//! Tests of several operators at once, and of the memory that is free after operators and communicators have been
-//! dropped.
+//! Tests of several operators at once, and of free memory after operators and communicators have been dropped.
 
 use crate::ranks::{compute, expect_right, on_ranks, prepare, seed, worlds};
 use mkernel::{
@@ -30,7 +29,7 @@ fn operators_of_several_shapes_take_turns_on_two_streams() {
     }
 }
 
-/// Returns problems of several shapes, layouts of B and ways of transfer.
+/// Returns problems of several shapes, layouts of B and transfers.
 fn problems() -> [(GemmShape, BLayout, Tuning); 4] {
     let shape = |m, n, k| GemmShape { m, n, k };
     [
@@ -63,7 +62,7 @@ fn take_turns(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
         operands.fill_b(lab, seed, ranks.rank())?;
         prepared.push((lab, operator, operands, lab.verdicts(ROUNDS)?));
     }
-    // The order of the operators is the same on all ranks, and another one in each round.
+    // The order of the operators is equal on all ranks, and changes in each round.
     let mut order = Random(seed);
     for round in 0..ROUNDS {
         let first = order.below(prepared.len() as u64) as usize;
@@ -121,7 +120,7 @@ fn free_after_drop(world: u32, seed: u64) -> Vec<usize> {
             let (operator, operands) = prepare(ranks, &lab, (large, BLayout::Nk, tuning), 0)?;
             compute(ranks, &lab, &operator, &operands, (2, seed))?;
             let taken = free_at_first.saturating_sub(ranks.context().mem_get_info()?.0);
-            // With smaller workspaces, the test would not notice that one is not freed.
+            // With smaller workspaces, the test would not notice a leak.
             if world > 1 && taken < 64 * MIB {
                 return Err(format!("an operator takes {} MiB only", taken / MIB).into());
             }

@@ -1,12 +1,12 @@
-//! Tests on the GPUs of an NVLink host. Most compare results on random data with a reference that a GPU computes. They
-//! also need libnvrtc:
+//! Tests on the GPUs of an NVLink host. Most tests compare results on random data with a reference that a GPU computes. The
+//! tests also need libnvrtc:
 //!
 //! ```text
 //! cargo test --release --test gpu -- --ignored --test-threads=1 --nocapture
 //! ```
 //!
-//! Each test runs in every world of 1, 2, 4 or 8 ranks for which the host has GPUs, and prints the worlds. It fails if
-//! the host has no GPU. Each run has a new seed, which it prints. `MKERNEL_TEST_SEED` repeats a run with this seed.
+//! Each test runs in every world of 1, 2, 4 or 8 ranks that fits the GPUs of the host, and prints the worlds. It fails if the
+//! host has no GPU. Each run prints its new seed. `MKERNEL_TEST_SEED` repeats a run with this seed.
 //!
 //! Tests without the attribute `ignore` check on a host without GPUs that the cases are possible.
 

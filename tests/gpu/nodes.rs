@@ -1,6 +1,7 @@
-//! Tests of operators on several nodes. The GPUs of this host are divided into nodes, and emulated NICs carry out puts
-//! between them by peer copies.
+//! Tests of operators on several nodes. Groups of GPUs of this host act as nodes, and emulated NICs carry out puts by peer
+//! copies.
 
+use crate::attention::spec;
 use crate::back_to_back::{Skew, calls};
 use crate::compile::{compile, expect_plans};
 use crate::experts;
@@ -11,7 +12,7 @@ use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel::{
     Communicator,
     network::Faults,
-    spec::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, SizedSpec, Tuning},
+    spec::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, Tuning},
 };
 use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, InputKind};
 use mkernel_testing::jobs::{Backend, for_each_in_parallel};
@@ -228,12 +229,7 @@ fn experts_out_of_step_and_in_graphs_are_right() {
     }
 }
 
-fn spec(job: &AttentionJob) -> SizedSpec {
-    let spec = SizedSpec::validate(job.kernel());
-    spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
-}
-
-/// This test needs no GPU. It checks that all jobs are possible.
+/// Checks without a GPU that all jobs are possible.
 #[test]
 fn every_job_of_attention_on_nodes_has_a_plan() {
     for (world, nodes) in [(2, 2), (4, 2), (4, 4), (8, 2), (8, 8)] {
@@ -243,7 +239,7 @@ fn every_job_of_attention_on_nodes_has_a_plan() {
     }
 }
 
-/// Every other process gets an error in time, which names the rank that was killed.
+/// All other processes get an error in time that names the killed rank.
 #[test]
 #[ignore = "needs GPUs"]
 fn a_killed_process_ends_all_nodes_in_time() {

@@ -1,5 +1,4 @@
-//! Tests of operands that are slices and views of cudarc, of operands that do not fit, and of ranks that prepare
-//! different kernels.
+//! Tests of slices and views of cudarc as operands, of operands that do not fit, and of ranks that prepare different kernels.
 
 use crate::ranks::{config, on_ranks, seed, worlds};
 use mkernel::Operand;
@@ -30,8 +29,7 @@ fn views_of_slices_are_operands() {
     }
 }
 
-/// Makes a call with views, and compares the result with a reference in fp64 on the host. Only the random numbers come
-/// from `Lab`.
+/// Makes a call with views, and compares the result with a reference in fp64 on the host. `Lab` provides only random numbers.
 fn views(ranks: &Communicator, seed: u64) -> Result<(), Failure> {
     let GemmShape { m, n, k } = SHAPE;
     let lab = Lab::new(&ranks.default_stream())?;

@@ -1,4 +1,4 @@
-//! Tests of calls that overlap: those that the host cannot order, and small calls in a chain that starts each early.
+//! Tests of overlapping calls: calls that the host cannot order, and chains of small calls that start early.
 
 use crate::ranks::{on_ranks, worlds};
 use mkernel::cudarc::driver::CudaSlice;
@@ -38,12 +38,11 @@ fn an_overtaken_call_is_reported() {
     }
 }
 
-/// The calls of a graph. Each doubles its operand, which starts at 2^-100, exactly.
+/// The calls of a graph. Each call doubles its operand exactly, starting at 2^-100.
 const CHAIN: u32 = 200;
 const REPLAYS: u32 = 2500;
 
-/// Half a million calls of 1 KiB, each of which starts while the call before it still runs on the same SMs. The operand of
-/// a call is the result of the call before it.
+/// Half a million calls of 1 KiB. Each call starts while the previous call, whose result it reads, still runs on the same SMs.
 #[test]
 #[ignore = "needs GPUs"]
 fn a_chain_of_small_overlapping_calls_is_right() {
@@ -59,10 +58,10 @@ fn double_in_chains(ranks: &Communicator) -> Result<(), Failure> {
         n: Dim::Static(SHAPE.n),
         ..CollectiveConfig::new(CollectiveOp::AllReduce)
     };
-    // SAFETY: the operands of a call are used on its stream only. Slices that track events cannot be captured.
+    // SAFETY: all work on the operands is on one stream. Slices that track events cannot be captured.
     unsafe { ranks.context().disable_event_tracking() };
     let operator = ranks.prepare(&KernelConfig::new(ranks.world(), config), SHAPE)?;
-    // SAFETY: a collective loads nothing before the work before it has ended.
+    // SAFETY: a collective loads nothing before earlier work of the stream has ended.
     unsafe { operator.overlap_calls(true) };
     let stream = ranks.context().new_stream()?;
     let power = |exponent: i32| bf16::from_f32(2f32.powi(exponent));

@@ -1,4 +1,4 @@
-//! How long a communicator takes to prepare operators whose kernels are in the cache.
+//! The time that a communicator takes to prepare operators with cached kernels.
 
 use crate::ranks::{on_ranks, worlds};
 use mkernel::{
@@ -10,11 +10,11 @@ use mkernel_testing::lab::{Failure, TimeLimit};
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 10;
-/// The most that a median may be.
+/// The longest accepted median.
 const LIMIT: Duration = Duration::from_millis(5);
 
-/// Prepares all kinds once, which compiles them, and then again in each round, when no equal operator exists any more. Returns
-/// the times of a rank in the rounds.
+/// Prepares all kinds once, which compiles their kernels, and then in each round, without equal operators that could be shared.
+/// Returns the times of a rank in the rounds.
 fn prepare_all(ranks: &Communicator, nodes: u32) -> Result<Vec<Duration>, Failure> {
     let (nic, faults) = (NicModel::default(), Faults::default());
     ranks.set_transport(Transport::Emulated { nic, faults });

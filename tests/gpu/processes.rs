@@ -1,4 +1,4 @@
-//! Tests with one process per GPU, which are started as torchrun starts them. In one test a process is killed.
+//! Tests with one process per GPU, started as by torchrun. In one test a process is killed.
 
 use crate::ranks::{Operands, compute, launch, prepare, seed, worlds_of_processes};
 use mkernel::{
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// some calls, and otherwise it makes calls until one fails.
 const TASK: &str = "MKERNEL_TEST_TASK";
 const DEADLINE: Duration = Duration::from_secs(2);
-/// The time that processes may take after the deadline until they have ended.
+/// The time after the deadline within which processes must end.
 const MARGIN: Duration = Duration::from_secs(8);
 /// The time that a host may take to start processes with GPUs.
 const START: Duration = Duration::from_secs(60);
@@ -103,7 +103,7 @@ fn work(task: &str) -> Result<(), Failure> {
     call_until_a_rank_is_lost(&ranks, &lab, &prepared)
 }
 
-/// Calls operators again and again. Prints that it has begun to, and in the end which rank is lost.
+/// Calls operators until a rank is lost. Prints a line when it begins, and then the lost rank.
 pub fn call_until_a_rank_is_lost(
     ranks: &Communicator,
     lab: &Lab,

@@ -1,4 +1,4 @@
-//! The ranks of a test, in a thread for each, and the operands and checks of GEMM operators.
+//! The ranks of a test, each in a thread, and the operands and checks of GEMM operators.
 
 use mkernel::cudarc::driver::{CudaContext, CudaSlice, CudaStream};
 use mkernel::spec::spec::WORLDS;
@@ -23,14 +23,13 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// Returns the worlds of at least `least` ranks for which the host has GPUs, which ranks may [share](ranks_per_gpu). Panics
+/// Returns the worlds of at least `least` ranks that fit the GPUs of the host, which ranks may [share](ranks_per_gpu). Panics
 /// without such a world.
 pub fn worlds(least: u32) -> Vec<u32> {
     worlds_with(ranks_per_gpu(), least)
 }
 
-/// Returns the worlds of at least `least` ranks for which the host has GPUs, for ranks that are processes. Processes cannot share a
-/// GPU.
+/// Returns the worlds of at least `least` ranks that fit the GPUs of the host, for ranks in processes, which cannot share a GPU.
 pub fn worlds_of_processes(least: u32) -> Vec<u32> {
     worlds_with(1, least)
 }
@@ -52,8 +51,8 @@ pub fn on_ranks<T: Send>(
     world: u32,
     body: impl Fn(&Communicator) -> Result<T, Failure> + Sync,
 ) -> Vec<T> {
-    // Contexts are kept. Their creation takes longer than most tests, and their end would free memory that a test has
-    // not freed.
+    // Contexts are kept, since their creation takes longer than most tests, and their end would free memory that a test has
+    // leaked.
     static CONTEXTS: Mutex<Vec<Arc<CudaContext>>> = Mutex::new(Vec::new());
     let gpus = gpus_of_ranks(world).expect("GPUs");
     let communicators = Communicator::local(&gpus).expect("communicators");
@@ -96,7 +95,7 @@ pub struct GemmProblem {
     pub layout: BLayout,
     pub epilogue: Epilogue,
     pub tuning: Tuning,
-    /// The number of nodes that the ranks are divided into, with emulated NICs between them.
+    /// The number of nodes into which the ranks are divided, with emulated NICs between the nodes.
     pub nodes: u32,
 }
 
@@ -148,7 +147,7 @@ pub fn config((world, m): (u32, u64), b_layout: BLayout, tuning: Tuning) -> Kern
     KernelConfig::new(world, config)
 }
 
-/// Prepares an operator, and allocates operands with `pad` elements between their rows. All ranks must call this
+/// Prepares an operator, and allocates operands with `pad` elements between their rows. All ranks must call this function
 /// together.
 pub fn prepare(
     ranks: &Communicator,
@@ -186,7 +185,7 @@ pub struct Operands {
     epilogue: Epilogue,
     bias: Option<Matrix>,
     residual: Option<Matrix>,
-    /// The A of the reference. This rank generates the whole matrix and receives nothing.
+    /// The A of the reference. This rank generates the whole matrix by itself.
     whole: Matrix,
     whole_b: Matrix,
     /// The rows of the whole result that this rank's C has.
@@ -281,7 +280,7 @@ impl Operands {
         self.a
     }
 
-    /// Fills A with random numbers. All ranks must use the same seed.
+    /// Fills A with random numbers. All ranks must use one seed.
     pub fn fill_a(&self, lab: &Lab, seed: u64) -> Result<(), Failure> {
         lab.fill(&self.whole, 0, seed)?;
         let shard = self.shard.as_ref();
@@ -297,7 +296,7 @@ impl Operands {
         }
     }
 
-    /// Fills B, the bias and the residual with random numbers. They differ between ranks, unless the operator reduces.
+    /// Fills B, the bias and the residual with random numbers, which differ between ranks unless the operator reduces.
     pub fn fill_b(&self, lab: &Lab, seed: u64, rank: u32) -> Result<(), Failure> {
         let of_rank = if self.parts > 1 { 0 } else { rank };
         let seed = seed.wrapping_add(u64::from(of_rank));

@@ -1,4 +1,4 @@
-//! Tests of GEMM operators that take the rows of each call at run time, of whose results every bit is known.
+//! Tests of GEMM operators with rows at run time. Every bit of the results is known.
 
 use crate::compile::{compile, expect_plans};
 use crate::nodes::topologies;
@@ -11,7 +11,7 @@ use mkernel_testing::jobs::{Backend, GemmJob, for_each_in_parallel};
 use mkernel_testing::lab::{Random, TimeLimit, seed_from_clock};
 use std::time::Duration;
 
-/// Returns jobs of many calls with random numbers of rows by one operator each, for sizes of decoding and for larger ones.
+/// Returns jobs of one operator each, with many calls of random numbers of rows, for sizes of decoding and for larger sizes.
 fn random_rows(world: u32) -> Vec<(String, GemmJob)> {
     let mut random = Random(seed_from_clock());
     let sizes = [(512, 520, 264, 200), (3000, 1032, 512, 20)];
@@ -58,7 +58,7 @@ pub fn spec(job: &GemmJob) -> SizedSpec {
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }
 
-/// Runs every job twice. The results must have the same bits.
+/// Runs every job twice. The results must have equal bits.
 pub fn run(jobs: &[(String, GemmJob)]) {
     compile(&jobs.iter().map(|(_, job)| spec(job)).collect::<Vec<_>>());
     for_each_in_parallel(jobs, |(_, job)| job.compute());
@@ -93,7 +93,7 @@ fn rows_may_change_on_several_nodes() {
     }
 }
 
-/// This test needs no GPU. It checks that all jobs are possible.
+/// Checks without a GPU that all jobs are possible.
 #[test]
 fn every_job_with_rows_has_a_plan() {
     use mkernel::spec::spec::WORLDS;

@@ -1,10 +1,9 @@
-//! Tests that GPUs and simulated GPUs give the same bits.
+//! A test that GPUs and simulated GPUs give equal bits.
 
 use crate::ranks::worlds;
 use mkernel_testing::jobs::{Backend, common_jobs};
 
-/// `tests/simulator.rs` checks that simulated GPUs give the expected bits of these jobs. This test checks these bits
-/// on GPUs.
+/// `tests/simulator.rs` compares simulated GPUs with the expected bits of these jobs.
 #[test]
 #[ignore = "needs GPUs"]
 fn gpus_give_the_bits_of_the_simulator() {

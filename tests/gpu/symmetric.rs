@@ -1,4 +1,4 @@
-//! Tests of tensors in the symmetric memory.
+//! Tests of tensors in symmetric memory.
 
 use crate::nodes::topologies;
 use crate::ranks::{on_ranks, worlds};
@@ -16,11 +16,11 @@ use std::time::Duration;
 
 const SHAPE: CollectiveShape = CollectiveShape { m: 64, n: 4096 };
 
-/// Adds up tensors in the symmetric memory, while other tensors come and go. Space that is used again is zero, and the heap
-/// does not grow with the number of tensors.
+/// Adds up tensors in symmetric memory while other tensors are allocated and freed. Reused space is zero, and the heap does not
+/// grow with the number of tensors.
 #[test]
 #[ignore = "needs GPUs"]
-fn tensors_in_symmetric_memory_are_operands_and_come_and_go() {
+fn tensors_in_symmetric_memory_are_allocated_and_freed_between_calls() {
     let _limit = TimeLimit::start("symmetric memory", Duration::from_secs(120));
     for world in worlds(1) {
         on_ranks(world, come_and_go);
@@ -39,7 +39,7 @@ fn gemms_with_symmetric_results_are_right() {
     }
 }
 
-/// NICs send A from where it lies.
+/// NICs send A directly from symmetric memory.
 #[test]
 #[ignore = "needs GPUs"]
 fn shards_sent_in_place_are_right() {
@@ -111,8 +111,8 @@ fn large(world: u32) -> Vec<(String, GemmJob)> {
     ]
 }
 
-/// This test needs no GPU. It checks that all jobs are possible, that the large ones store to C of peers, and that those on
-/// several nodes send A in place.
+/// Checks without a GPU that all jobs are possible, that large jobs store to C of peers, and that jobs on several nodes send A in
+/// place.
 #[test]
 fn every_job_with_a_symmetric_result_has_a_plan() {
     use mkernel::{KernelPlan, spec::Device};
@@ -155,9 +155,9 @@ fn come_and_go(ranks: &Communicator) -> Result<(), Failure> {
         other.memcpy_htod(&vec![own; elems], &mut x)?;
         let call = operator.call(&stream).read(Operand::X, &x);
         call.write(Operand::Y, &mut y).launch()?;
-        // The call may still read it.
+        // The call may still read the tensor.
         drop(x);
-        // Ranks keep another number of tensors each, of other sizes.
+        // Each rank keeps another number of tensors, of other sizes.
         kept.push(ranks.alloc::<f32>(&other, 1 << (18 + (round * 5 + 3) % 5))?);
         let most = 1 + (ranks.rank() as usize + round) % 3;
         while kept.len() > most {

@@ -1,10 +1,10 @@
-//! No circles of imports: a file must not import, directly or through re-exports, from a file that imports from it.
+//! No import cycles: a file must not import, directly or through re-exports, from a file that imports from it.
 //!
 //! The test parses every source file of a crate and resolves `use` items and paths such as `crate::a::b` to the files
-//! that define the items. It ignores test modules and documentation. A module file may import from its children. Their
-//! imports through it count as imports from the file that defines the item, so a parent that only re-exports is fine.
-//! Folders side by side import in one direction as well; there a re-export counts as an import. Imports that a macro
-//! generates are not seen.
+//! that define the items. It ignores test modules and documentation. A module file may import from its children. Imports
+//! of the children through the module count as imports from the file that defines the item, so a parent that only
+//! re-exports is fine. Sibling folders also import in one direction; there a re-export counts as an import. The test does
+//! not see imports that a macro generates.
 
 mod source;
 
@@ -52,7 +52,7 @@ struct Module {
 struct Crate {
     files: Vec<PathBuf>,
     modules: Vec<Module>,
-    /// The files of macros that are exported, and so belong to the root of the crate wherever they are defined.
+    /// The files of exported macros, which belong to the root of the crate wherever they are defined.
     macros: BTreeMap<String, usize>,
 }
 
@@ -134,7 +134,7 @@ impl Crate {
         self.read_file(path, id, &folder)
     }
 
-    /// The file that defines what `path` means in module `at`, if it belongs to this crate.
+    /// The file that defines the item of `path` in module `at`, if the item belongs to this crate.
     fn resolve(&self, mut at: usize, path: &[String], depth: usize) -> Option<usize> {
         if depth > 16 {
             return None;
@@ -161,7 +161,7 @@ impl Crate {
                     _ => {
                         let rest = |glob: &Vec<String>| [glob, &path[i..]].concat();
                         let found = |glob| self.resolve(at, &rest(glob), depth + 1);
-                        // A name that a module of this crate does not declare comes from a macro.
+                        // A name without a declaration in this crate comes from a macro.
                         let from_macro = (i > 0 && depth == 0).then_some(module.file);
                         return module.globs.iter().find_map(found).or(from_macro);
                     }
@@ -171,7 +171,7 @@ impl Crate {
         Some(self.modules[at].file)
     }
 
-    /// The paths that each module mentions, each with the module that it is in.
+    /// The paths that modules mention, each with its module.
     fn mentions(&self) -> Vec<(usize, Vec<String>)> {
         let mut all = Vec::new();
         for (at, module) in self.modules.iter().enumerate() {
@@ -182,8 +182,8 @@ impl Crate {
         all
     }
 
-    /// One line for each import that is part of a circle.
-    fn circles(&self) -> Vec<String> {
+    /// One line for each import that is part of a cycle.
+    fn cycles(&self) -> Vec<String> {
         let mut edges = BTreeMap::<(usize, usize), BTreeSet<String>>::new();
         for (at, path) in self.mentions() {
             let from = self.modules[at].file;
@@ -192,7 +192,7 @@ impl Crate {
                 items.insert(path.join("::"));
             }
         }
-        retain_circles(&mut edges);
+        retain_cycles(&mut edges);
         let line = |((from, to), items): (&(usize, usize), &BTreeSet<String>)| {
             let (from, to) = (self.files[*from].display(), self.files[*to].display());
             format!("{from} imports from {to}: {items:?}")
@@ -212,12 +212,12 @@ impl Crate {
         parts
     }
 
-    /// The imports between two folders, or a folder and a file, side by side that are part of a circle, such as
-    /// `plan -> config`, and the paths that cause each.
+    /// The imports between sibling folders, or a folder and a sibling file, that are part of a cycle, such as
+    /// `plan -> config`, and the paths that cause each import.
     ///
-    /// An import counts twice: as one from the folder that the path names, and as one from the folder that defines the item.
-    /// So a re-export hides nothing.
-    fn circles_of_folders(&self) -> BTreeMap<(String, String), BTreeSet<String>> {
+    /// An import counts twice, from the folder in its path and from the folder that defines the item, so that a re-export
+    /// hides nothing.
+    fn cycles_of_folders(&self) -> BTreeMap<(String, String), BTreeSet<String>> {
         let mut edges = BTreeMap::<(String, String), BTreeSet<String>>::new();
         for (at, path) in self.mentions() {
             let from = self.place(self.modules[at].file);
@@ -231,13 +231,13 @@ impl Crate {
                 }
             }
         }
-        retain_circles(&mut edges);
+        retain_cycles(&mut edges);
         edges
     }
 }
 
-/// Keeps the edges that are part of a circle.
-fn retain_circles<N: Clone + Ord, T>(edges: &mut BTreeMap<(N, N), T>) {
+/// Keeps the edges that are part of a cycle.
+fn retain_cycles<N: Clone + Ord, T>(edges: &mut BTreeMap<(N, N), T>) {
     let nodes: BTreeSet<N> = edges.keys().flat_map(|(a, b)| [a, b]).cloned().collect();
     let numbers: BTreeMap<N, usize> = nodes.into_iter().zip(0..).collect();
     let count = numbers.len();
@@ -257,15 +257,15 @@ fn retain_circles<N: Clone + Ord, T>(edges: &mut BTreeMap<(N, N), T>) {
 #[test]
 fn no_file_imports_from_a_file_that_imports_from_it() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut circles = Vec::new();
+    let mut cycles = Vec::new();
     for folder in crates(workspace) {
-        circles.extend(Crate::read(&root_file(&folder)).circles());
+        cycles.extend(Crate::read(&root_file(&folder)).cycles());
     }
-    assert!(circles.is_empty(), "\n{}", circles.join("\n"));
+    assert!(cycles.is_empty(), "\n{}", cycles.join("\n"));
 }
 
-/// `tests/imports/folders.txt` lists the imports between folders that are still part of a circle. Remove a circle from the list
-/// when its imports are gone, so that the circle does not come back.
+/// `tests/imports/folders.txt` lists the imports between folders that are still part of a cycle. Remove a cycle from the list
+/// when its imports are gone, so that the cycle does not come back.
 #[test]
 fn folders_import_in_one_direction() {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -274,19 +274,19 @@ fn folders_import_in_one_direction() {
     let mut found = BTreeMap::new();
     for folder in crates(workspace) {
         let name = folder.strip_prefix(workspace).expect("a member").display();
-        for ((from, to), paths) in Crate::read(&root_file(&folder)).circles_of_folders() {
+        for ((from, to), paths) in Crate::read(&root_file(&folder)).cycles_of_folders() {
             found.insert(format!("{name}: {from} -> {to}"), paths);
         }
     }
     let new: Vec<_> = (found.iter().filter(|(line, _)| !known.contains(*line))).collect();
-    assert!(new.is_empty(), "circles of folders: {new:#?}");
+    assert!(new.is_empty(), "cycles of folders: {new:#?}");
     let gone: Vec<_> = known
         .iter()
         .filter(|line| !found.contains_key(*line))
         .collect();
     assert!(
         gone.is_empty(),
-        "no longer in circles, so not for the list: {gone:#?}"
+        "no longer in cycles, so not for the list: {gone:#?}"
     );
 }
 
@@ -300,9 +300,9 @@ fn planted(files: &[(&str, &str)]) -> Crate {
     Crate::read(&folder.path().join("lib.rs"))
 }
 
-/// No file imports from a file that imports from it, but one of two folders does so with a re-export.
+/// The files have no cycle, but a re-export makes a cycle of two folders.
 #[test]
-fn planted_circles_of_folders_are_found() {
+fn planted_cycles_of_folders_are_found() {
     let with = |top: &str| {
         let this = planted(&[
             ("lib.rs", "mod low; mod top; pub use low::Noun;"),
@@ -311,8 +311,8 @@ fn planted_circles_of_folders_are_found() {
             ("top.rs", "mod kind; pub use kind::Kind;"),
             ("top/kind.rs", "pub struct Kind(crate::Noun);"),
         ]);
-        assert_eq!(this.circles(), [""; 0]);
-        this.circles_of_folders().into_keys().collect::<Vec<_>>()
+        assert_eq!(this.cycles(), [""; 0]);
+        this.cycles_of_folders().into_keys().collect::<Vec<_>>()
     };
     assert_eq!(with(""), []);
     let both = [("low", "top"), ("top", "low")].map(|(a, b)| (a.to_owned(), b.to_owned()));
@@ -321,11 +321,11 @@ fn planted_circles_of_folders_are_found() {
 }
 
 #[test]
-fn planted_circles_are_found() {
-    let circles = |files: &[(&str, &str)]| planted(files).circles();
+fn planted_cycles_are_found() {
+    let cycles = |files: &[(&str, &str)]| planted(files).cycles();
     let lib = ("lib.rs", "mod a; mod b; pub use b::B;");
     let a = ("a.rs", "pub struct A(crate::B); pub fn make() {}");
-    let tied_by = |b| circles(&[lib, a, ("b.rs", b)]);
+    let tied_by = |b| cycles(&[lib, a, ("b.rs", b)]);
     let free = tied_by("/// [`A`](crate::a::A)\npub struct B; #[cfg(test)] use crate::a::A;");
     assert_eq!(free, [""; 0]);
     // `a` reaches `B` by a re-export of the parent, and `b` calls `a` by an inline path.
@@ -334,7 +334,7 @@ fn planted_circles_are_found() {
     assert!(found.ends_with("a.rs: {\"crate::a::make\"}"), "{found}");
     // An exported macro belongs to the file that defines it.
     let with_macro = "#[macro_export] macro_rules! m { () => {} } use crate::a::make;";
-    let found = circles(&[
+    let found = cycles(&[
         lib,
         ("a.rs", "pub fn make() { crate::m!() }"),
         ("b.rs", &format!("pub struct B; {with_macro}")),
@@ -348,7 +348,7 @@ fn planted_circles_are_found() {
         "fn f(_: super::P) {}",
     ] {
         let child = format!("pub struct C; {import}");
-        let found = circles(&[("lib.rs", lib), ("odd/c.rs", &child)]);
+        let found = cycles(&[("lib.rs", lib), ("odd/c.rs", &child)]);
         assert_eq!(found.len(), 2, "{import}: {found:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Default plans, whose bits depend on the batch. These tests show that the comparisons can fail.
+//! Default plans, whose bits depend on the batch, to show that the comparisons can fail.
 
 use super::{FOUR, ONE, compared, few_rows, invariant, layer, normalised};
 use mkernel::spec::{CollectiveConfig, CollectiveOp, GemmConfig, GemmOp};

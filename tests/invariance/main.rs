@@ -13,18 +13,18 @@ use mkernel_testing::jobs::compared::Compared;
 use mkernel_testing::jobs::token_batches::{ComparedTokens, TokenBatch};
 use mkernel_testing::jobs::{all_are_right, share};
 
-/// Columns of the result and the contracted dimension: sizes that have 4, 2 and 1 granules.
+/// Columns of the result and the contracted dimension, with 4, 2 and 1 granules.
 const FOUR: (u64, u64) = (136, 2048);
 const TWO: (u64, u64) = (264, 1024);
 const ONE: (u64, u64) = (136, 512);
 
-/// One in this number of a job's batches is compared with the batch of all rows.
+/// One of this number of batches of a job is compared with the batch of all rows.
 const ONE_IN: u64 = 3;
 
 /// The rows from which batches are taken.
 const POOL: u64 = 150;
 
-/// A batch-invariant operator whose results are fp32, so that their bits show the order of additions.
+/// A batch-invariant operator with results in fp32, whose bits show the order of additions.
 fn invariant(op: GemmOp) -> GemmConfig {
     GemmConfig {
         epilogue: Epilogue {
@@ -126,7 +126,7 @@ fn collective(op: CollectiveOp) -> CollectiveConfig {
     }
 }
 
-/// An all-reduce with a norm, of fp32 whose bits show the order of additions.
+/// An all-reduce with a norm in fp32, whose bits show the order of additions.
 fn normalised() -> CollectiveConfig {
     CollectiveConfig {
         dtype: Dtype::Fp32,
@@ -141,7 +141,7 @@ fn normalised() -> CollectiveConfig {
 }
 
 fn collectives() -> Vec<(String, Compared)> {
-    // Rows of several blocks, the last of which is short.
+    // Rows of several blocks with a short last block.
     let cols = (1032, 0);
     let sums = collective(CollectiveOp::AllReduce);
     // On one node, sums and moved rows need no option.
@@ -199,7 +199,7 @@ fn layer((nodes, local): (u32, u32), swiglu: bool, sizes: (u64, u64)) -> Compare
     }
 }
 
-/// Layers whose tokens and weights are of e4m3, with these scales.
+/// Layers with tokens and weights of e4m3, with these scales.
 fn scaled(ranks: (u32, u32), scales: Scales) -> ComparedTokens {
     let mut compared = layer(ranks, true, NARROW);
     let dispatch = &mut compared.layer.dispatch;

@@ -5,7 +5,7 @@ use super::sequences::sequences;
 use super::{collectives, jobs, layers};
 use mkernel_testing::jobs::{SimulatedJob, all_fail, named};
 
-/// A mistake: its name, a part of the name of the job in which it has an effect, a text of the kernel, and its replacement.
+/// A mistake: its name, a part of the name of the job that shows it, a text of the kernel, and its replacement.
 type Mistake = (&'static str, &'static str, &'static str, &'static str);
 
 #[rustfmt::skip]

@@ -1,4 +1,4 @@
-//! Attention: a sequence has equal bits in all calls, whatever lies beside it, wherever it begins, and whatever the plan.
+//! Attention: a sequence has equal bits in all calls, for all neighbours, positions and plans.
 
 use mkernel::network::Faults;
 use mkernel::spec::Placement::Zigzag;
@@ -45,7 +45,7 @@ impl Call {
     }
 }
 
-/// Calls of the sequence, all of whose bits are compared with those of the first one.
+/// Calls of the sequence, whose bits must equal the bits of the first call.
 #[derive(Clone, Debug)]
 pub struct ComparedSequences(Vec<Call>);
 

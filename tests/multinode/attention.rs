@@ -1,5 +1,5 @@
-//! Tests of `ring_attention` on several nodes: masks, both placements, ranks without rows, calls out of step, graphs, and a
-//! node that makes no call.
+//! Tests of `ring_attention` on several nodes: masks, both placements, ranks without rows, calls out of step, graphs, and an
+//! absent node.
 
 use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel_testing::jobs::attention::{AttentionJob, CallPattern};
@@ -9,13 +9,13 @@ use mkernel_testing::jobs::{
 
 /// The number of seeds with which one node makes no call.
 const SEEDS_WITHOUT_A_RANK: u64 = 2;
-/// The number of seeds per job, so that their bits can be compared.
+/// The number of seeds per job, whose results must have equal bits.
 const SEEDS: u64 = 2;
 
 /// Returns a job on `nodes` nodes of `local_world` ranks. `sizes` are the batch, the length of the sequence, the heads
 /// of Q, the heads of K and V, and the dimension of a head.
 ///
-/// Two CTAs communicate. They forward parts soon. A put has at most 4 parts.
+/// The job has two communication CTAs, a short lead of forwards, and at most 4 parts per put.
 fn job((nodes, local_world): (u32, u32), sizes: [u64; 5]) -> AttentionJob {
     let job = AttentionJob::new(nodes * local_world, sizes, 3);
     job.across(nodes, bad_network())
@@ -79,7 +79,7 @@ fn calls_out_of_step_and_in_graphs_are_right() {
 }
 
 /// Rank 0 gets an error that names rank 1, whether its own deadline passes first or the close message of rank 1 arrives
-/// first. Ranks that have aborted overwrite nothing that others still read.
+/// first. Aborted ranks overwrite no data that other ranks still read.
 #[test]
 fn a_rank_that_makes_no_call_is_named() {
     for nodes in [(2, 1), (2, 2)] {

@@ -1,5 +1,5 @@
-//! Tests of `dispatch_gemm` and `combine` on several nodes whose memory has no room for all tokens of all ranks. Tokens lie in
-//! segments, partial sums in the slots of rows, and chunks take the places of earlier ones.
+//! Tests of `dispatch_gemm` and `combine` on several nodes without room for all tokens of all ranks. Tokens lie in segments,
+//! partial sums in the slots of rows, and chunks reuse the places of earlier chunks.
 
 use crate::experts::{are_right, job};
 use mkernel::KernelConfig;
@@ -9,7 +9,7 @@ use mkernel::spec::{
 use mkernel_testing::jobs::Backend;
 use mkernel_testing::jobs::experts::Layer;
 
-/// Returns a layer with `max_rows`, and with these tokens of a put and puts in flight. Experts have almost equal numbers of rows.
+/// Returns a layer with `max_rows`, tokens per put and puts in flight. Experts have almost equal numbers of rows.
 fn bounded(
     topology: (u32, u32),
     (experts, top_k, max_tokens): (usize, usize, usize),
@@ -33,8 +33,8 @@ fn bounded(
     })
 }
 
-/// Three nodes of two ranks. A rank has 40 rows, and room for 44. Two CTAs communicate, so that one may forward a token
-/// that the other has numbered.
+/// Three nodes of two ranks. A rank has 40 rows, and room for 44. With two communication CTAs, one may forward a token that
+/// the other one has numbered.
 fn of_three_nodes() -> Layer {
     let mut layer = bounded((3, 2), (12, 4, 10), 44, (2, 1));
     layer.comm_ctas = Some(2);
@@ -63,8 +63,8 @@ fn bounded_layers_are_right() {
     are_right(layers);
 }
 
-/// All memory of a layer of DeepSeek's size, on 64 nodes of 8 ranks, with room for twice the rows that a rank has if experts
-/// are chosen evenly.
+/// Checks the memory of a layer of DeepSeek's size, on 64 nodes of 8 ranks, with room for twice the rows of a rank under even
+/// routing.
 #[test]
 fn memory_does_not_grow_with_the_nodes() {
     let bytes = |nodes: u32| -> u64 {
@@ -108,8 +108,8 @@ fn memory_does_not_grow_with_the_nodes() {
     assert!(many <= few * 5 / 4, "{few}, {many}");
 }
 
-/// Two tokens name one row. The rank of the tokens gets an error, and the rank with the row gets an error that names a token. The
-/// other ranks may have all their sums before the error.
+/// If two tokens name one row, their rank gets an error, and the rank with the row gets an error that names a token. Other ranks
+/// may have all their sums before the error.
 #[test]
 fn a_row_of_two_tokens_is_an_error() {
     let layer = bounded((2, 2), (8, 2, 9), 20, (2, 9));

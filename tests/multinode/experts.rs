@@ -15,7 +15,7 @@ pub fn job(
     layer.across(nodes, bad_network())
 }
 
-/// Runs layers, whose results must be known exactly and be right.
+/// Runs layers with exactly known results, which must be right.
 pub fn are_right<const N: usize>(layers: [(&str, Layer); N]) {
     for (name, layer) in &layers {
         assert!(layer.is_exact(), "{name}");
@@ -41,7 +41,7 @@ fn layers_are_right_in_every_topology() {
     ]);
 }
 
-/// Tokens are put and forwarded with their scales. If a rank has room for few tokens, it copies them once more.
+/// Ranks put and forward tokens with their scales. A rank with room for few tokens copies tokens once more.
 #[test]
 fn layers_of_e4m3_are_right() {
     let scaled = |nodes, scales| job(nodes, (12, 3, 12)).scaled(scales);
@@ -229,8 +229,8 @@ fn calls_after_invalid_calls_are_right() {
     );
 }
 
-/// Ranks abort at their deadlines, or when the close message of the absent rank arrives. No token is sent before all
-/// ranks take part.
+/// Ranks abort at their deadlines, or when the close message of the absent rank arrives. Ranks send no token before all ranks
+/// have begun the call.
 #[test]
 fn an_absent_rank_ends_the_calls_of_all() {
     for absent in [0, 3] {

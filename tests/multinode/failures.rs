@@ -1,5 +1,5 @@
-//! Tests of failures on several nodes: absent ranks, ranks that end, and NICs that fail. Every rank must get an error
-//! in time. The tests also cover nodes and NICs that do not fit the ranks.
+//! Tests of failures on several nodes: absent ranks, ranks that end, NICs that fail, and nodes and NICs that do not fit the
+//! ranks. Every rank must get an error in time.
 
 use crate::rank::{SHAPE, on_nodes, on_ranks};
 use mkernel::{
@@ -15,8 +15,7 @@ const DEADLINE: Duration = Duration::from_millis(500);
 
 #[test]
 fn an_absent_rank_ends_the_calls_of_all() {
-    // gemm_ar is left out. After an abort its ranks read results that others still write, and the simulator reports
-    // that.
+    // gemm_ar is left out: after an abort its ranks read results that other ranks still write, which the simulator reports.
     for op in [GemmOp::AgGemm, GemmOp::GemmRs] {
         on_ranks(op, 3, Faults::default(), |rank| {
             let mut c = rank.poisoned();
@@ -50,8 +49,8 @@ fn an_absent_rank_ends_the_calls_of_all() {
     }
 }
 
-/// Rank 1 is away. Rank 0 waits for it until a short deadline, and the ranks of the other node hear of that long before
-/// theirs.
+/// Rank 1 is absent. Rank 0 waits for it until a short deadline, and the ranks of the other node learn of that long before
+/// their own deadlines.
 #[test]
 fn a_failed_call_ends_the_waits_of_other_nodes() {
     let long = 120 * DEADLINE;
@@ -77,7 +76,7 @@ fn a_failed_call_ends_the_waits_of_other_nodes() {
     });
 }
 
-/// The way in which a rank leaves a job.
+/// A way to leave a job.
 #[derive(Clone, Copy, Debug)]
 enum Exit {
     /// The rank drops its operator, which sends close messages.
@@ -103,8 +102,8 @@ fn names(error: &Error, lost: u32) -> bool {
     }
 }
 
-/// Makes one call, lets the rank `lost` leave, and makes another call on the other ranks. All other ranks must
-/// name the lost rank.
+/// Makes one call, lets the rank `lost` leave, and makes another call on the other ranks, which must all name the lost
+/// rank.
 fn every_rank_names(lost: u32, nodes: (u32, u32), op: GemmOp, exit: Exit) {
     let errors = on_nodes(nodes, op, 4, Faults::default(), |rank| {
         let mut c = rank.poisoned();
@@ -120,7 +119,7 @@ fn every_rank_names(lost: u32, nodes: (u32, u32), op: GemmOp, exit: Exit) {
                         let _alive = rank;
                         resume_unwind(Box::new("it dies"));
                     }));
-                    died.expect_err("it has died");
+                    died.expect_err("the rank has died");
                 }
             }
             return None;
@@ -157,7 +156,7 @@ fn a_rank_that_dies_is_named_by_every_rank() {
     every_rank_names(5, (2, 4), GemmOp::AgGemm, Exit::Dies);
 }
 
-/// A rank ends while the completions of its late peer's puts are still in flight. This is no error on the peer.
+/// The end of a rank is no error on a late peer whose puts have completions in flight.
 #[test]
 fn a_rank_may_end_before_its_peers_have_finished() {
     for seed in 0..16 {

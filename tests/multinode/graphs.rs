@@ -1,4 +1,4 @@
-//! Tests of graphs of calls on several nodes, which are replayed several times, also with launches between them.
+//! Tests of graphs of calls on several nodes, replayed several times, also with launches between the replays.
 
 use crate::rank::on_ranks;
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};

@@ -1,5 +1,5 @@
-//! Tests of `ag_gemm` whose A lies in symmetric memory, from where NICs send it: shards of whole tiles, tiles that straddle
-//! shards, ranks without rows, and rows at run time. All calls take their A from one tensor, which is written again behind each.
+//! Tests of `ag_gemm` with A in symmetric memory, from which NICs send A directly: shards of whole tiles, tiles that straddle
+//! shards, ranks without rows, and rows at run time. All calls take A from one tensor, which is written again after each call.
 
 use crate::jobs;
 use mkernel::spec::GemmOp;

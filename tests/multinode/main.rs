@@ -86,8 +86,7 @@ fn jobs(op: GemmOp) -> Vec<(String, GemmJob)> {
     ]
 }
 
-// With the call count, the number of puts passes 2^32 too.
-
+/// When the call count passes 2^32, the number of puts does too.
 #[test]
 fn ag_gemm_is_right() {
     all_are_right_now_or_after_many_calls(&jobs(GemmOp::AgGemm));
@@ -97,7 +96,7 @@ fn ag_gemm_is_right() {
     ]);
 }
 
-/// The partial sums of both operators cross the network in the same way.
+/// One test serves both operators, whose partial sums cross the network alike.
 #[test]
 fn sums_are_right() {
     let jobs = each_in_one(&[GemmOp::GemmRs, GemmOp::GemmAr], jobs);

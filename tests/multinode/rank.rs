@@ -1,5 +1,4 @@
-//! Ranks of GEMM operators on several nodes, in a thread for each. The operands are chosen so that each element of C
-//! shows from which ranks it was computed.
+//! Ranks of GEMM operators on several nodes, each in a thread. Each element of C shows the ranks whose operands were used.
 
 use mkernel::Operand;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
@@ -86,7 +85,7 @@ impl Rank {
             nodes,
             ..KernelConfig::new(ranks.world(), config)
         };
-        // SAFETY: these tests use one stream for each rank.
+        // SAFETY: each rank uses one stream.
         unsafe { ranks.context().disable_event_tracking() };
         let operator = ranks.prepare(&config, SHAPE).expect("prepared");
         let stream = ranks.context().new_stream().expect("a stream");
@@ -160,7 +159,7 @@ fn shard_rows(ranks: &Communicator) -> u64 {
     SHAPE.m.div_ceil(ranks.world().into())
 }
 
-/// Returns the number of rows of this rank's shard. The last ranks may have fewer than others.
+/// Returns the number of rows of this rank's shard. The last ranks may have fewer rows than other ranks.
 fn own_rows(ranks: &Communicator) -> u64 {
     let rows = shard_rows(ranks);
     rows.min(SHAPE.m.saturating_sub(rows * u64::from(ranks.rank())))

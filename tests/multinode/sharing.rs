@@ -1,5 +1,5 @@
-//! Operators of one communicator in turn. They share its memory and its endpoint, whose arrival words count the puts
-//! of all operators.
+//! Operators of one communicator in turn, which share its memory and its endpoint. Arrival words count the puts of all
+//! operators.
 
 use mkernel::KernelConfig;
 use mkernel_testing::jobs::{Backend, Machine, Turns, bad_network, emulated, none_fails};
@@ -50,7 +50,7 @@ fn take_turns(seed: u64) -> Result<(), String> {
         .map_err(|failure| format!("seed {seed}, calls {order:?} of {configs:?}: {failure}"))
 }
 
-/// Chooses two to five operators. `combine` takes row indices from `dispatch_gemm`, so it does not come alone.
+/// Chooses two to five operators. `combine` takes row indices from `dispatch_gemm`, so it needs that operator.
 fn operators(numbers: &mut Numbers) -> Vec<KernelConfig> {
     let kinds = ten_kinds(4, 2);
     let count = 2 + numbers.below(4) as usize;

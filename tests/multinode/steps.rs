@@ -1,5 +1,4 @@
-//! Tests of the unfused baseline with which the benchmark compares operators on several nodes: it puts as many bytes as
-//! the operator's plan puts.
+//! Tests of the benchmark's unfused baseline for several nodes, which must put as many bytes as the operator's plan.
 
 use crate::rank::on_nodes;
 use mkernel::{

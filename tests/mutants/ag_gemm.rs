@@ -38,7 +38,7 @@ fn by_copies() -> Tuning {
     }
 }
 
-/// C has fewer rows than a tile, so that stages are one piece. K has more steps than there are stages.
+/// C has fewer rows than a tile, so that a stage is one piece. K has more steps than the pipeline has stages.
 fn few_rows() -> GemmJob {
     let tuning = Tuning {
         tile_m: Some(64),
@@ -60,7 +60,7 @@ fn late_copies() -> GemmJob {
     job
 }
 
-/// Load threads of all CTAs meet after some stages.
+/// Load threads of all CTAs wait for each other after some stages.
 fn paced() -> GemmJob {
     let tuning = Tuning {
         tile_m: Some(64),
@@ -71,7 +71,7 @@ fn paced() -> GemmJob {
     gather(2, (512, 512, 256), BLayout::Nk, tuning, 4)
 }
 
-/// Only rank 0 has a row, so it waits for nothing but the begin of the call on the other ranks.
+/// Only rank 0 has a row, so it waits only for the beginning of the call on the other ranks.
 fn empty_ranks() -> GemmJob {
     let mut job = gather(4, (1, 72, 136), BLayout::Nk, by_sms(0), 2);
     job.skew = 100;

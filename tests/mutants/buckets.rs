@@ -15,7 +15,6 @@ fn broadcast() -> CollectiveJob {
     named(in_buckets(2), "broadcast, buckets of other protocols")
 }
 
-// Words hold the mark of the call that wrote them, and waits compare marks for equality. So the calls of a bucket may be numbered
-// by themselves or among all calls, as long as calls are counted and all ranks number alike. Slots of Lamport packets have no
-// mark. If the calls of their bucket are not counted, a mistake shows only if a packet arrives before the packet of the previous
-// call has been read.
+// Words hold the mark of the call that wrote them, and waits compare marks for equality. So all ranks may number calls per bucket
+// or over all buckets. Slots of Lamport packets have no mark: if a bucket does not count its calls, this shows only if a packet
+// arrives before the packet of the previous call has been read.

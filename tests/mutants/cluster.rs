@@ -37,8 +37,8 @@ fn cluster_of_rows() -> GemmJob {
     job(kernel, 1, GemmShape { m, n, k }, BLayout::Kn, 8)
 }
 
-/// If one CTA of a cluster is refused, the others do not wait for it. The call then ends without having been counted, so the
-/// next one takes it for one that is still running.
+/// If the gate refuses one CTA of a cluster, the other CTAs do not wait for it. The call then ends without a count, so the next
+/// call assumes that it is still running.
 #[test]
 fn a_cta_that_is_refused_ends_its_cluster() {
     let refused = (

@@ -51,8 +51,8 @@ fn numbers() -> CollectiveJob {
     chunks().fp32()
 }
 
-// Calls need two buffers only if ranks get no data from the ranks that they send to. An all-reduce of chunks or in two
-// shots sends the results of a call only to ranks that have begun it, so it would be right with one buffer.
+// Calls need two buffers only if ranks get no data from the ranks to which they send. An all-reduce of chunks or in two
+// shots sends results only to ranks that have begun the call, so one buffer would suffice.
 //
 /// A reduce-scatter of chunks on two ranks.
 fn rows_of_sums() -> CollectiveJob {
@@ -63,13 +63,13 @@ fn rows() -> CollectiveJob {
     CollectiveJob::new(AllGather, 2, (30, 1032), 1).protocol(Protocol::Simple)
 }
 
-/// A broadcast whose chunks three ranks send on.
+/// A broadcast whose chunks three ranks forward.
 fn broadcast() -> CollectiveJob {
     let job = CollectiveJob::new(Broadcast, 4, (30, 1032), 2).protocol(Protocol::Simple);
     job.from(1)
 }
 
-/// The root sends packets, and waits for nobody.
+/// The root sends packets and does not wait.
 fn broadcast_in_packets() -> CollectiveJob {
     let mut job = CollectiveJob::new(Broadcast, 4, (9, 136), 2).protocol(Protocol::Ll);
     job.machine.skew = 100;
@@ -97,7 +97,7 @@ fn nodes() -> CollectiveJob {
     CollectiveJob::new(AllReduce, 4, (30, 1032), 3).across(2, Faults::default())
 }
 
-/// Rank 0 has all rows, and waits for nobody.
+/// Rank 0 has all rows and does not wait.
 fn rows_of_one_rank() -> CollectiveJob {
     let mut job = CollectiveJob::new(AllGather, 4, (9, 136), 2).protocol(Protocol::Ll);
     job.machine.skew = 100;

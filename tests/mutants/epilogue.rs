@@ -31,7 +31,7 @@ fn tuning(tile_n: u32, shots: Option<u32>) -> Tuning {
     }
 }
 
-/// Each rank owns 50 rows. The last columns of tiles are beyond C.
+/// Each rank owns 50 rows. Tiles end beyond the last column of C.
 fn finished_by_owners() -> GemmJob {
     let (m, n, k) = (100, 520, 128);
     let kernel = (GemmOp::GemmRs, ALL, tuning(256, Some(2)));

@@ -47,7 +47,7 @@ fn long_tokens() -> Layer {
     layer.call(&[48, 48], |rank, _| vec![1 - rank as i32])
 }
 
-/// Returns a layer with tokens so short that a tile takes one stage. There are more stages than slots for tiles, so
+/// Returns a layer with tokens so short that a tile takes one stage. The pipeline has more stages than slots for tiles, so
 /// that loads can run ahead of the matrix products.
 fn short_tokens() -> Layer {
     let mut layer = Layer::new(2, 6, 2, 24);
@@ -145,7 +145,7 @@ fn large_tiles() -> Layer {
     layer
 }
 
-/// So many tokens that a flag covers two tokens, in tiles that have rows of both ranks.
+/// A layer with so many tokens that a flag covers two tokens, in tiles with rows of both ranks.
 fn scaled(scales: Scales) -> Layer {
     let mut layer = Layer::new(2, 6, 2, 48).scaled(scales);
     layer.intermediate = 136;
@@ -181,7 +181,7 @@ fn nodes_padded() -> Layer {
     nodes().padded()
 }
 
-/// More calls than a rank has CTAs, so that a word which counts one too many in each call is a call ahead.
+/// More calls than a rank has CTAs, so that a count with one too many per call gets a call ahead.
 fn six_calls() -> Layer {
     let mut layer = across(4, 2, 4);
     (layer.hidden, layer.intermediate) = (8, 8);
@@ -196,8 +196,8 @@ fn nodes_many() -> Layer {
     many.mixed([&[300; 2], &[300, 40], &[300; 2]])
 }
 
-/// Three nodes of two ranks. A rank has 40 rows, and room for 44. Two CTAs communicate, so that one may forward a token that
-/// the other has numbered.
+/// Three nodes of two ranks. A rank has 40 rows, and room for 44. With two communication CTAs, one may forward a token that
+/// the other one has numbered.
 fn three_nodes() -> Layer {
     let mut layer = Layer::new(6, 12, 4, 10).across(3, bad_network());
     (layer.max_rows, layer.puts, layer.comm_ctas) = (Some(44), Some((2, 1)), Some(2));
@@ -215,7 +215,7 @@ fn three_nodes() -> Layer {
     })
 }
 
-/// Small tokens, more than there is room for, so that their places are used again in a call.
+/// Small tokens that exceed the room of a rank, so that places are reused within a call.
 fn acknowledged() -> Layer {
     with_little_room(Layer::new(2, 4, 2, 12).across(2, bad_network()), 12)
 }
@@ -232,7 +232,7 @@ fn with_little_room(mut layer: Layer, tokens: usize) -> Layer {
     layer.mixed([&all, &all, &all])
 }
 
-/// Lists to which several CTAs write, of more tokens than there is room for.
+/// Lists to which several CTAs write, of more tokens than a rank has room for.
 fn acknowledged_lists() -> Layer {
     let mut layer = Layer::new(2, 6, 3, 300).across(2, bad_network());
     (layer.hidden, layer.intermediate, layer.puts) = (8, 8, Some((64, 1)));
@@ -260,7 +260,7 @@ fn few_tokens_of_four() -> Layer {
     layer.mixed([&[6; 4], &[6, 1, 0, 6], &[6; 4]])
 }
 
-/// Rows of both products have several stages, and tokens have several column tiles.
+/// Several stages in both products, and several column tiles.
 fn whole_layer(world: u32, experts: u64, top_k: u64, max_tokens: u64) -> Layer {
     let mut layer = Layer::new(world, experts, top_k, max_tokens).whole();
     (layer.hidden, layer.intermediate) = (456, 200);
@@ -300,7 +300,7 @@ fn whole_of_e4m3() -> Layer {
     layer.mixed([&[70, 70], &[1, 70], &[70, 0]])
 }
 
-/// The same with tiles of one stage on one CTA: loads run ahead of warps that read their tile again.
+/// Hidden rows with scales in tiles of one stage on one CTA: loads run ahead of warps that read their tile again.
 fn short_whole_of_e4m3() -> Layer {
     let mut layer = whole_layer(1, 6, 2, 24).scaled(Scales::Block);
     (layer.hidden, layer.intermediate, layer.tile) = (64, 128, None);

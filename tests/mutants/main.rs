@@ -23,7 +23,7 @@ use mkernel_testing::mutants::finders::Finders;
 use mkernel_testing::mutants::{Mutant, Operator, all};
 use std::time::Duration;
 
-/// A kernel that is mutated: its name, and a job in which its mutations have an effect.
+/// A kernel to mutate: its name, and a job in which its mutants have an effect.
 type Kernel<J = GemmJob> = (&'static str, fn() -> J);
 
 fn job(
@@ -75,13 +75,13 @@ fn all_targets() -> Vec<Target> {
     families.into_iter().flatten().collect()
 }
 
-/// Mutants that no run finds, and why.
+/// Mutants that no run finds, with reasons.
 const EXCEPTIONS: &str = include_str!("exceptions.txt");
 /// The kernels that find mutants. A full run writes the list if [`ACCEPT`] is `always`.
 const FINDERS: &str = include_str!("finders.txt");
 const ACCEPT: &str = "INSTA_UPDATE";
 
-/// The number of kernels in a sample, which take half of its time, and of mutants.
+/// The number of kernels in a sample, which take half of its time, and the number of mutants.
 const SAMPLE: (usize, usize) = (12, 24);
 /// The time after which a mutant of a sample is searched in all kernels.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(20);
@@ -96,7 +96,7 @@ fn drawn(reach: &Reach<'_>, mutants: &[Mutant], exceptions: &[Exception]) -> Vec
     let numbers = reach.keys().copied();
     let is_meant = |number: &u32| !exceptions::contains(exceptions, &mutants[*number as usize - 1]);
     let mut drawn: Vec<_> = numbers.filter(is_meant).collect();
-    // Neighbours have different kernels, and do not wait for each other.
+    // In random order, neighbours have different kernels and do not wait for each other.
     drawn.sort_by_cached_key(|number| draw(mutants[*number as usize - 1].to_string()));
     drawn
 }
@@ -131,7 +131,7 @@ fn a_sample_of_mutants_is_found() {
     let mutants = all();
     let exceptions = exceptions::parse(EXCEPTIONS);
     let mut stale = exceptions::without_mutant(&exceptions, &mutants);
-    // All mutants of a header are known if one is.
+    // `mutants` has all mutants of a header or none.
     let is_known = |header: &str| mutants.iter().any(|mutant| mutant.file == header);
     stale.retain(|name| {
         let (header, _) = name.split_once(" | ").unwrap_or_default();
@@ -150,7 +150,7 @@ fn a_sample_of_mutants_is_found() {
     println!("found {} of {} mutants", found.len(), numbers.len());
     numbers.retain(|number| !found.contains(&&mutants[*number as usize - 1]));
     if !numbers.is_empty() {
-        // The list does not know new code.
+        // The list of finders lacks new code.
         find_all(&reach(&all_kernels, 1, &finders), &numbers);
     }
 }

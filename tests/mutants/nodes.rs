@@ -51,7 +51,7 @@ fn gather() -> GemmJob {
     job(GemmOp::AgGemm, (2, 2), (256, 64, 128), one_comm_cta())
 }
 
-/// Each rank has one tile, and puts it with one put.
+/// Each rank sends its one tile in one put.
 fn scatter() -> GemmJob {
     job(GemmOp::GemmRs, (2, 2), (256, 128, 128), small_tiles())
 }
@@ -60,7 +60,7 @@ fn to_all() -> GemmJob {
     job(GemmOp::GemmAr, (2, 2), (256, 128, 128), small_tiles())
 }
 
-/// Only the first rank has rows. It waits for nothing else, so it is done long before its rows are sent.
+/// Only the first rank has rows. It does not wait for other ranks, so it is done long before its rows are sent.
 fn one_row() -> GemmJob {
     let job = job(GemmOp::AgGemm, (2, 1), (1, 64, 128), one_comm_cta());
     job.with_symmetric_a()
@@ -82,14 +82,14 @@ fn one_way() -> AttentionJob {
     attention((2, 2), [1, 512, 1, 1, 64]).causal(Contiguous)
 }
 
-/// Returns a job in which only rank 1 waits for another rank. So rank 0, for which it waits, can be two calls ahead.
+/// Returns a job in which only rank 1 waits, for rank 0, so that rank 0 can be two calls ahead.
 fn far_ahead() -> AttentionJob {
     let mut job = attention((2, 2), [1, 2, 4, 4, 64]).causal(Contiguous);
     (job.machine.sms, job.machine.skew) = (2, 95);
     job.pushed_by(1)
 }
 
-/// Two CTAs communicate. They forward parts soon. A put has at most 4 parts.
+/// Two communication CTAs, a short lead of forwards, and at most 4 parts per put.
 fn attention((nodes, local_world): (u32, u32), sizes: [u64; 5]) -> AttentionJob {
     let job = AttentionJob::new(nodes * local_world, sizes, 3);
     job.across(nodes, bad_network())

@@ -60,17 +60,17 @@ fn rows_of_products() -> GemmNormJob {
     GemmNormJob::new(2, (12, 520, 64), 3)
 }
 
-/// One rank, whose CTAs share tiles and have several.
+/// One rank whose CTAs share tiles and compute several tiles.
 fn alone() -> GemmNormJob {
     GemmNormJob::new(1, (12, 520, 64), 3)
 }
 
-/// Owners of tiles, whose rows are in several groups.
+/// Two shots, with rows of an owner in several groups.
 fn owners() -> GemmNormJob {
     GemmNormJob::new(2, (140, 136, 64), 2).in_two_shots(1)
 }
 
-/// The same with rows at run time, fewer after more.
+/// Two shots with rows at run time, fewer after more.
 fn rows_of_owners() -> GemmNormJob {
     owners().with_rows(&[140, 3, 70, 140, 0, 140])
 }
@@ -80,7 +80,7 @@ fn scattered() -> GemmNormJob {
     owners().scattered()
 }
 
-/// The same rows of owners, whose new residual takes the place of the residual.
+/// Two shots, with the new residual in the place of the residual.
 fn in_place() -> GemmNormJob {
     owners().in_place()
 }

@@ -21,8 +21,7 @@ fn reduce(op: GemmOp, world: u32, (m, n, k): (u64, u64, u64), tuning: Tuning) ->
     job(kernel, world, GemmShape { m, n, k }, BLayout::Nk, 3)
 }
 
-/// Options for two shots with one tile of each owner per round. There are only two stages, so that they are soon used
-/// again.
+/// Options for two shots with one tile of each owner per round, and two stages, which are soon reused.
 fn rounds() -> Tuning {
     Tuning {
         tile_m: Some(64),
@@ -104,7 +103,7 @@ fn relay() -> GemmJob {
     reduce(GemmOp::GemmAr, 8, (64, 1536, 64), tuning)
 }
 
-/// A finding of the simulator names the element of a region that it is about, and quotes the line of the header.
+/// A finding of the simulator names the element of its region, and quotes the line of the header.
 #[test]
 fn findings_name_regions_and_quote_headers() {
     let mut job = scatter();

@@ -1,4 +1,4 @@
-//! Kernels of products whose calls give their rows, in one bucket and in several.
+//! Kernels of products with rows at run time, in one bucket and in several.
 
 use crate::Kernel;
 use mkernel::network::Faults;
@@ -23,7 +23,7 @@ fn gather() -> GemmJob {
     named(with_rows(2), "pushed by all")
 }
 
-/// Rank 0 has all rows, and waits for nobody.
+/// Rank 0 has all rows and does not wait.
 fn rows_of_one_rank() -> GemmJob {
     let mut job = gather().with_rows(&[1; 6]);
     job.skew = 100;

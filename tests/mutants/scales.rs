@@ -28,7 +28,7 @@ fn scaled(
     job(kernel, world, GemmShape { m, n, k }, BLayout::Nk, 4).scaled(scales)
 }
 
-/// More stages than a window of scales has, two parts of columns, and rows and columns that end inside a tile.
+/// More stages than one window of scales covers, two parts of columns, and rows and columns that end inside a tile.
 fn blocks() -> GemmJob {
     scaled(
         Scales::Block,

@@ -1,4 +1,4 @@
-//! Kernels of `ring_attention` whose calls give the length of the sequence.
+//! Kernels of `ring_attention` with lengths at run time.
 
 use crate::Kernel;
 use mkernel::spec::Placement::{Contiguous, Zigzag};

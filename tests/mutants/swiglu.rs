@@ -1,4 +1,4 @@
-//! Kernels of SwiGLU in GEMMs: the columns of B, the sums that belong together, and what is added to them.
+//! Kernels of SwiGLU in GEMMs: the columns of B, the pairs of sums, and the operands that are added.
 
 use crate::{Kernel, job};
 use mkernel::spec::{BLayout, Dtype, Epilogue, GemmOp, GemmShape, Scales, Tuning};
@@ -28,7 +28,7 @@ fn tuning(tile: (u32, u32), split_k: u32, cluster: bool) -> Tuning {
     }
 }
 
-/// Each warpgroup has columns of its own. The last tile reaches beyond C, and beyond the gate's columns of B.
+/// Each warpgroup has separate columns. The last tile reaches beyond C, and beyond the gate's columns of B.
 fn gathered() -> GemmJob {
     let (m, n, k) = (72, 136, 128);
     let epilogue = Epilogue {

@@ -16,7 +16,7 @@ fn calls_that_overlap_are_refused_and_named() {
     }
 }
 
-/// If a kernel does not call `enter`, the second call is not refused.
+/// Without the call of `enter`, a kernel does not refuse the second call.
 #[test]
 fn a_missing_guard_is_found() {
     let guard = [(
@@ -38,9 +38,9 @@ fn an_overtaken_call_is_reported() {
     });
 }
 
-/// If a call does not look whether the CTAs of the call before have left, that call has wrong results or waits until its deadline.
+/// Without the check that the CTAs of the previous call have left, that call has wrong results or waits until its deadline.
 #[test]
-fn a_missing_look_at_those_who_left_is_found() {
+fn a_missing_check_of_the_previous_call_is_found() {
     let place = Backend::Simulated { seed: 0 };
     let blind = [("is_refused |= !has_reached(left, due);", "")];
     none_fails(&OVERTAKEN, |overtaken| {

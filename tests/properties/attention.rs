@@ -16,8 +16,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use std::panic;
 
-/// Generates plans, or `None` if the options do not fit, and for half of the plans the length of a call. Some calls have
-/// cached rows.
+/// Generates plans, half of them with the length of a call at run time, or `None` if the options do not fit. Some calls
+/// have cached rows.
 fn plans() -> impl Strategy<Value = Option<Case>> {
     let seq = prop_oneof![
         1..=40_u64,
@@ -41,7 +41,7 @@ fn plans() -> impl Strategy<Value = Option<Case>> {
         select(&Layout::ALL[..]),
         select(&[64, 128][..]),
     );
-    // Of a thousand, how many of the rows a call has; none if they are known to the plan.
+    // The rows of a call, in thousandths of the most rows; `None` if the plan knows the rows.
     let share = prop_oneof![Just(None), (0..=1000_u64).prop_map(Some), Just(Some(1000))];
     let cached = option::of(1..=1000_u32);
     (ranks, 1..=3_u64, (seq, share, cached), heads, how, tuning).prop_map(
@@ -87,12 +87,12 @@ type Check = (&'static str, fn(&[Kernel]));
 /// The checks that hold for every kernel.
 const CHECKS: &[Check] = &[
     ("tiles", checks::every_tile_of_queries_is_taken_once),
-    ("chunks", checks::chunks_are_those_of_the_plan),
+    ("chunks", checks::chunks_match_the_plan),
     ("keys", checks::a_tile_meets_all_its_keys_once),
-    ("sent", checks::what_is_sent_is_awaited),
+    ("sent", checks::sent_keys_are_awaited),
     ("parts", checks::parts_are_sent_head_by_head),
     ("readers", checks::readers_are_the_tiles_that_meet_keys),
-    ("puts", checks::what_other_nodes_await_is_put_once),
+    ("puts", checks::awaited_tiles_are_put_once),
     ("turns", schedules::every_tile_is_computed),
 ];
 

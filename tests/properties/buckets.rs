@@ -34,7 +34,8 @@ fn gemms() -> impl Strategy<Value = Option<KernelPlan>> {
     })
 }
 
-/// Of both protocols, with and without a norm and results in symmetric memory, on one node and on several.
+/// Generates plans of collectives of both protocols, with and without a norm and symmetric results, on one node and on several
+/// nodes.
 fn collectives() -> impl Strategy<Value = Option<KernelPlan>> {
     let ranks = (prop::sample::select(vec![1, 2, 4, 8]), 1..=2_u32);
     let size = (1..=9000_u64, 1..=2000_u64);
@@ -65,7 +66,7 @@ fn collectives() -> impl Strategy<Value = Option<KernelPlan>> {
     )
 }
 
-/// Planning a kernel with buckets takes many plans.
+/// Returns a smaller number of cases, since a kernel with buckets takes many plans.
 fn few_cases() -> Config {
     let config = cases();
     Config {
@@ -96,7 +97,7 @@ proptest! {
     #![proptest_config(few_cases())]
 
     #[test]
-    fn buckets_are_alike_where_they_must_be(plan in plans()) {
+    fn buckets_agree_on_launches_and_networks(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
         prop_assert!((1..=MAX_BUCKETS).contains(&plan.bodies.len()));
         prop_assert!(plan.bodies.is_sorted_by(|a, b| a.max_rows() < b.max_rows()));
@@ -118,7 +119,7 @@ proptest! {
         regions.sort_by_key(|region| region.offset_bytes);
         prop_assert!(regions.is_sorted_by(|a, b| end(a) <= b.offset_bytes), "{:?}", regions);
         prop_assert!(regions.last().is_some_and(|last| end(last) <= plan.workspace_bytes()));
-        // A region that all buckets share has one offset in all buckets.
+        // A shared region has one offset in all buckets.
         let common = plan.workspace_regions().filter(|(rows, _)| rows.is_none() && plan.has_buckets());
         for (_, common) in common {
             for bucket in &plan.bodies {
@@ -134,7 +135,7 @@ proptest! {
         let (offsets, size_bytes) = plan.parameter();
         let mut free = 0;
         for (bucket, at) in plan.bodies.iter().zip(offsets) {
-            // Tensor maps are what needs more than an address does.
+            // Only tensor maps need more alignment than an address.
             let align = if plan.gemm().is_some() { 128 } else { 8 };
             prop_assert!(at >= free && at.is_multiple_of(align));
             free = at + bucket.args.size_bytes;

@@ -56,7 +56,7 @@ proptest! {
         prop_assert_eq!(pushes, gemm.transfer == Some(Transfer::SmPush));
     }
 
-    /// Every awaited word is signalled and every signalled one awaited, and no roles wait for each other in a circle.
+    /// Every awaited word is signalled, every signalled word is awaited, and no roles wait for each other in a circle.
     #[test]
     fn roles_do_not_wait_in_circles(plan in prop_oneof![plans(), plans_with_rows()]) {
         let Some(plan) = plan else { return Ok(()) };

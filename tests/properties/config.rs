@@ -1,4 +1,4 @@
-//! Properties of configurations: they can be written and read, all mistakes are reported at once, and a plan keeps the
+//! Properties of configurations: they survive being written and read, all mistakes are reported at once, and a plan keeps the
 //! options that were set.
 
 use crate::cases;
@@ -12,8 +12,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, subsequence};
 use std::collections::BTreeSet;
 
-/// A function that makes a mistake in a configuration. The mistakes are independent of each other, and each is in
-/// another field.
+/// A function that makes a mistake in a configuration. Mistakes are independent, and each mistake is in another field.
 type Plant = fn(&mut KernelConfig);
 const MISTAKES: [(Field, Plant); 14] = [
     (Field::NAME, |c| c.name = Some("not an identifier".into())),
@@ -41,7 +40,7 @@ const MISTAKES: [(Field, Plant); 14] = [
     }),
 ];
 
-/// Returns the configuration with two ranks and without options, so that mistakes do not depend on others.
+/// Returns the configuration with two ranks and without options, so that mistakes are independent.
 fn sound(mut config: KernelConfig) -> KernelConfig {
     config.world = 2;
     let gemm = gemm_config(&mut config);
@@ -57,7 +56,7 @@ fn with_dynamic(mut config: KernelConfig, dims: &[Index]) -> KernelConfig {
     config
 }
 
-/// Kernels of all kinds keep the limit, and the limit of all SMs changes nothing.
+/// Kernels of all kinds obey `max_sms`, and a limit of all SMs changes nothing.
 #[test]
 fn a_kernel_uses_at_most_max_sms() {
     let device = Device::h200();

@@ -9,7 +9,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-/// Generates configurations whose sizes are in bounds. The tuning may not fit them.
+/// Generates configurations whose sizes are in bounds. The tuning may not fit the sizes.
 pub fn configs() -> impl Strategy<Value = KernelConfig> {
     let tuned = (sizes(), epilogues()).prop_flat_map(|(mut config, epilogue)| {
         let gemm = gemm_config(&mut config);
@@ -44,7 +44,7 @@ fn corners() -> Vec<KernelConfig> {
         push((256, 256, 32_776), |t| {
             (t.comm_ctas, t.k_slices) = (Some(4), Some(2));
         }),
-        // A pipeline smaller than what pushing warps need.
+        // A pipeline that is smaller than the memory of pushing warps.
         push((1024, 512, 1024), |t| {
             (t.tile_m, t.tile_n, t.stages) = (Some(64), Some(128), Some(2));
             t.comm_ctas = Some(8);
@@ -111,7 +111,7 @@ pub fn gemm(plan: &KernelPlan) -> &GemmPlan {
     plan.gemm().expect("a GEMM")
 }
 
-/// Generates operators. `ag_gemm` is as frequent as both operators that reduce together.
+/// Generates operators. `ag_gemm` is as frequent as the two operators that reduce together.
 fn ops() -> impl Strategy<Value = GemmOp> {
     select(
         &[
@@ -147,7 +147,7 @@ fn epilogues() -> impl Strategy<Value = Epilogue> {
     prop_oneof![1 => Just(Epilogue::default()), 1 => some]
 }
 
-/// The epilogue without what SwiGLU excludes, or without SwiGLU.
+/// The epilogue without the options that SwiGLU excludes, or without SwiGLU.
 fn with_one_activation(mut epilogue: Epilogue, op: GemmOp) -> Epilogue {
     epilogue.swiglu &= !op.reduces();
     if epilogue.swiglu {
@@ -248,7 +248,7 @@ pub fn gemm_with_shared_tiles(
     plan
 }
 
-/// Generates plans from [`configs`] and [`devices`], or `None` where the tuning does not fit.
+/// Generates plans from [`configs`] and [`devices`], or `None` if the tuning does not fit.
 pub fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
     (configs(), devices()).prop_map(|(config, device)| {
         let spec = SizedSpec::validate(config).ok()?;
@@ -256,7 +256,7 @@ pub fn plans() -> impl Strategy<Value = Option<KernelPlan>> {
     })
 }
 
-/// Generates plans whose rows each call gives. A plan with buckets is replaced by the plan of one bucket alone.
+/// Generates plans with rows at run time. A plan with buckets is replaced by the plan of one bucket.
 pub fn plans_with_rows() -> impl Strategy<Value = Option<KernelPlan>> {
     (configs(), devices(), any::<Index>()).prop_map(|(mut config, device, bucket)| {
         let gemm = gemm_config(&mut config);
@@ -269,7 +269,7 @@ pub fn plans_with_rows() -> impl Strategy<Value = Option<KernelPlan>> {
     })
 }
 
-/// Returns the plan of a kernel that has this body of a plan alone.
+/// Returns the plan of a kernel with only this body.
 fn alone(plan: &KernelPlan, body: &Body) -> KernelPlan {
     let mut config = plan.spec.config().clone();
     gemm_config(&mut config).m = body.gemm().expect("a GEMM").config.m;
@@ -281,7 +281,7 @@ fn alone(plan: &KernelPlan, body: &Body) -> KernelPlan {
     }
 }
 
-/// Returns a plan of `nodes` nodes of `local_world` ranks, whose rows each call gives.
+/// Returns a plan for `nodes` nodes of `local_world` ranks, with rows at run time.
 pub fn rows_of_nodes(op: GemmOp, (nodes, local_world): (u32, u32), most: u64) -> KernelPlan {
     let mut config = KernelConfig {
         nodes,

@@ -1,10 +1,10 @@
-//! Conversions of the simulator's headers, which compute the results of GPU instructions, compared with the crate `half` for fp16 and
-//! bf16, and with the nearest of all numbers for e4m3.
+//! Conversions of the simulator's headers, which compute the results of GPU instructions. fp16 and bf16 are compared with the crate
+//! `half`, and e4m3 with the nearest of all its numbers.
 
 use crate::host_program;
 use half::{bf16, f16};
 
-/// Reads lines with the bits of an fp32, and writes its bits as fp16 and bf16, and the bits of the fp32 that both become.
+/// Writes lines with the bits of an fp32 value as fp16 and as bf16, the bits of both converted back to fp32, and the value.
 const PROGRAM: &str = r#"
 #include <mk/element.cuh>
 #include <cstdio>
@@ -22,7 +22,7 @@ static void both(mk::u32 bits) {
   std::printf("%08x\n", bits);
 }
 
-// Numbers near every fp16 and every bf16, and half-way to the next one.
+// Numbers near every fp16 and every bf16, and half-way to the next number.
 int main() {
   for (mk::u32 half = 0; half < 0x8000; ++half) {
     const mk::u32 next = mk::as_bits(mk::Fp16::low(half + 1)), bits = mk::as_bits(mk::Fp16::low(half));
@@ -33,7 +33,7 @@ int main() {
 "#;
 
 #[test]
-fn conversions_are_those_of_half() {
+fn conversions_agree_with_half() {
     let output = host_program::output(&[("conversions.cpp", PROGRAM)]);
     let text = String::from_utf8(output.stdout).expect("ASCII");
     let number = |word| u32::from_str_radix(word, 16).expect("a number");
@@ -59,7 +59,7 @@ fn conversions_are_those_of_half() {
     assert_eq!(checked, 12 << 15);
 }
 
-/// The bits of the nearest element, and what they are in fp32. GPUs make one NaN only.
+/// The bits of the nearest element, and its value in fp32. GPUs make one NaN only.
 fn fp16(value: f32) -> (u16, f32) {
     let element = f16::from_f32(value);
     let bits = if value.is_nan() {
@@ -80,8 +80,8 @@ fn brain(value: f32) -> (u16, f32) {
     (bits, element.to_f32())
 }
 
-/// Writes lines with the bits of four fp32, and the word that packs them. Then it writes lines of words that are unpacked,
-/// in the same format.
+/// Writes lines with the bits of four fp32 values, and the word that packs the values. Then writes lines of unpacked words in this
+/// format.
 const E4M3_PROGRAM: &str = r#"
 #include <mk/element.cuh>
 #include <cstdio>
@@ -93,7 +93,7 @@ static void pack(mk::u32 bits) {
   std::printf("%08x\n", mk::E4m3::pack(values));
 }
 
-// Numbers over the range of fp32, and numbers near every e4m3 and half-way to the next one, also where the next one is NaN.
+// Numbers over the range of fp32, and numbers near every e4m3 and half-way to the next e4m3, even if the next one is NaN.
 int main() {
   for (mk::u32 high = 0; high < 0x10000; ++high) pack(high << 16);
   for (mk::u32 code = 0; code < 0x7f; ++code) {
@@ -109,7 +109,7 @@ int main() {
 "#;
 
 #[test]
-fn e4m3_is_the_nearest_one() {
+fn e4m3_rounds_to_nearest_even() {
     let output = host_program::output(&[("e4m3.cpp", E4M3_PROGRAM)]);
     let text = String::from_utf8(output.stdout).expect("ASCII");
     let number = |word| u32::from_str_radix(word, 16).expect("a number");
@@ -136,7 +136,7 @@ fn e4m3_is_the_nearest_one() {
     }
 }
 
-/// The number of a code whose sign is positive.
+/// The number of a code with a positive sign.
 fn e4m3(code: u8) -> f64 {
     let (exponent, fraction) = (i32::from(code >> 3), f64::from(code & 7) / 8.0);
     match (exponent, code) {
@@ -146,7 +146,7 @@ fn e4m3(code: u8) -> f64 {
     }
 }
 
-/// The code of the nearest number: of two, the even code.
+/// The code of the nearest number. In a tie, the even code.
 fn nearest_e4m3(value: f32) -> u8 {
     if value.is_nan() {
         return 0x7f;

@@ -31,8 +31,7 @@ proptest! {
         }
     }
 
-    /// An epilogue that does nothing gives the kernel without an epilogue. Any other epilogue changes the name of the
-    /// kernel.
+    /// An empty epilogue gives the kernel without an epilogue. Any other epilogue changes the name of the kernel.
     #[test]
     fn a_kernels_name_depends_on_its_epilogue(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
@@ -46,7 +45,7 @@ proptest! {
         for word in ["bias", "residual", "relu", "silu", "gelu", "SwiGlu", "ElementC = mk::Fp32"] {
             prop_assert!(!text.contains(word), "{word}");
         }
-        // An epilogue reads or writes more bytes, and so takes longer.
+        // An epilogue takes longer, since it reads or writes more bytes.
         prop_assert!(plan.body().traffic.memory_bytes >= plain.body().traffic.memory_bytes);
         prop_assert!(plan.body().bound.us() >= plain.body().bound.us());
     }

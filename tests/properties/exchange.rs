@@ -25,7 +25,7 @@ proptest! {
         prop_assert_eq!(copies.shard_rows, gemm.shape.shard_rows(plan.spec.world()));
         prop_assert_eq!(copies.total_rows, gemm.shape.m);
         let region = |id| plan.body().region(id).expect("a region");
-        // The flags of a source are contiguous, and so are its rows.
+        // The flags of a source are contiguous, and its rows are contiguous.
         prop_assert_eq!(Some(copies.flags_offset_bytes), region(GemmWorkspace::chunk_ready).offset_of(&[0, 0, 0]));
         let gathered = [0, 1].map(|parity| region(GemmWorkspace::gathered).offset_of(&[parity, 0]));
         prop_assert_eq!(copies.gathered_offset_bytes.map(Some), gathered);

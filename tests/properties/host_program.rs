@@ -1,4 +1,4 @@
-//! Programs of the host that include the headers of kernels, so that they compute what device code computes.
+//! Programs of the host that include the headers of kernels and run their device code.
 
 use mkernel_compile::{HostCxx, headers};
 use mkernel_spec::Backend;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Compiles the first of these files, which can include the others and the headers, and returns the output of the
+/// Compiles the first of these files, which can include the other files and the headers, and returns the output of the
 /// program.
 pub fn output(files: &[(&str, &str)]) -> Output {
     let folder = tempfile::tempdir().expect("a temporary folder");

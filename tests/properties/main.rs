@@ -2,13 +2,13 @@
 //!
 //! A configuration has diagnostics or a plan. These files check the plans:
 //!
-//! - `config`: diagnostics, and configurations that are written and read.
+//! - `config`: diagnostics, and round trips of configurations.
 //! - `compute`: roles and estimates.
 //! - `memory`: shared memory, workspace, arguments and registers.
 //! - `buckets`: plans for different numbers of rows in one kernel.
 //! - `epilogue`: the operands of epilogues.
 //! - `exchange`: copies of copy engines.
-//! - `conversions`: numbers as elements and back.
+//! - `conversions`: numbers to elements and back.
 //! - `sums`: partial sums and LL packets.
 //! - `schedules`: the order of tiles and the transfer of rows, which the device code computes on the host.
 //! - `attention`: keys, slots and puts of `ring_attention`.

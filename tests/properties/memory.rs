@@ -6,11 +6,11 @@ use mkernel_spec::abi::{ArgKind, MAX_RANKS, Source, State};
 use mkernel_spec::plan::{CommSmem, Element, GemmSmem, Region, SLOT_BYTES, Workspace};
 use proptest::prelude::*;
 
-/// The 128-byte swizzle repeats after this number of bytes. Dynamic shared memory may start at any offset below it.
+/// Bytes after which the 128-byte swizzle repeats. Dynamic shared memory may start at any smaller offset.
 const SWIZZLE_BYTES: u64 = 1024;
 
-/// Checks that regions do not overlap, end before `end`, and start at multiples of `align`. Barriers only need
-/// multiples of 8, and words of 4.
+/// Checks that regions do not overlap, end before `end`, and start at multiples of `align`, or of 8 for barriers and of 4 for
+/// words.
 fn check_regions(regions: &[Region], end: u64, align: u64) -> Result<(), TestCaseError> {
     let mut free = 0;
     for region in regions {
@@ -42,7 +42,7 @@ fn arg_bytes(kind: &ArgKind) -> (usize, usize) {
 proptest! {
     #![proptest_config(cases())]
 
-    /// A stage in one piece has the rows of A that are loaded, and all rows and columns that a product reads as A.
+    /// A stage in one piece has the loaded rows of A, and all rows and columns that a product reads as A.
     #[test]
     fn stages_hold_what_products_read(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
@@ -104,7 +104,7 @@ proptest! {
             let ArgKind::TensorMap(map) = &arg.kind else { continue };
             prop_assert_eq!(map.extents.len(), map.box_elems.len());
             prop_assert_eq!(map.extents.len(), map.strides.len() + 1);
-            // cuTensorMapEncodeTiled has these requirements for a box with a 128-byte swizzle, and for an address.
+            // The requirements of cuTensorMapEncodeTiled for a box with a 128-byte swizzle, and for an address.
             prop_assert!(map.box_elems[0] * 2 <= 128 && map.box_elems.iter().all(|e| (1..=256).contains(e)));
             if let Source::Workspace { offset_bytes } = map.source {
                 prop_assert!(offset_bytes.is_multiple_of(128));

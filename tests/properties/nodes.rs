@@ -1,5 +1,5 @@
-//! Properties of plans for several nodes: traffic and memory grow no faster than they must, and impossible
-//! configurations are refused.
+//! Properties of plans for several nodes: traffic and memory grow no faster than necessary, and impossible configurations
+//! are refused.
 
 use crate::cases;
 use mkernel_compile::render;
@@ -31,7 +31,7 @@ fn config(op: GemmOp, (nodes, local): (u32, u32), (m, n, k): (u64, u64, u64)) ->
 
 fn plan(config: KernelConfig) -> KernelPlan {
     let spec = SizedSpec::validate(config).expect("possible");
-    // The device has much memory, since the largest sizes would not fit into a GPU.
+    // The device has more memory than any GPU, so that the largest sizes fit.
     let device = Device {
         memory_bytes: 1 << 50,
         ..Device::h200()
@@ -45,7 +45,7 @@ proptest! {
     /// Traffic, puts and memory of GEMM plans have their smallest possible order of growth, for 2 to 64 nodes of 1 to 8
     /// ranks.
     #[test]
-    fn gemm_plans_grow_no_faster_than_they_must(
+    fn gemm_plans_grow_no_faster_than_necessary(
         op in select(&[GemmOp::AgGemm, GemmOp::GemmRs, GemmOp::GemmAr][..]),
         nodes in 2..=64u32,
         local in 1..=8u32,
@@ -98,9 +98,9 @@ proptest! {
         prop_assert!(flags <= (2 + 4 * tiles + 2 * m + 2 * peers + ranks) * 2 * FLAG_STRIDE_BYTES);
     }
 
-    /// In `dispatch_gemm`, traffic and memory are those that the tokens need.
+    /// In `dispatch_gemm`, traffic and memory are what the tokens need.
     #[test]
-    fn dispatch_plans_grow_no_faster_than_they_must(
+    fn dispatch_plans_grow_no_faster_than_necessary(
         nodes in 2..=64u32,
         local in 1..=8u32,
         each in 1..=2u64,
@@ -136,8 +136,8 @@ proptest! {
         prop_assert!(plan.body().traffic.link_bytes <= most * u64::from(nodes * (local - 1)));
         prop_assert!(local > 1 || plan.body().traffic.link_bytes == 0);
 
-        // The workspace has room for a token for each row, and for the own tokens once for each of their experts. There is room
-        // for four times the tokens of a rank from other nodes, or for three chunks of each.
+        // The workspace has room for a token per row, for the rank's tokens once per expert, and for four times the tokens of a
+        // rank from other nodes, or three chunks of each node.
         let of = |id| plan.body().region(id).map_or(0, |region| region.bytes);
         let elsewhere = if op_plan.acknowledges() { 0 } else { peers };
         prop_assert_eq!(of(DispatchWorkspace::segments), ((ranks - 1 - elsewhere) * max_tokens).clamp(1, 100_000) * token_bytes);
@@ -149,7 +149,7 @@ proptest! {
         prop_assert!(of(DispatchWorkspace::packets_in) <= 2 * peers * (4 * (op_plan.count_words() + max_tokens * (1 + top_k)) + 16));
     }
 
-    /// Numbers of nodes and ranks are refused exactly if they do not fit each other.
+    /// Exactly the numbers of nodes and ranks that do not fit each other are refused.
     #[test]
     fn impossible_topologies_are_refused(nodes in 0..=2000u32, world in 0..=2000u32) {
         let mut config = config(GemmOp::GemmRs, (2, 2), (64, 64, 64));
@@ -253,7 +253,7 @@ fn attention(seq: u64, kv_slots: Option<u32>) -> KernelConfig {
     }
 }
 
-/// Several nodes always have slots for all heads of K and V. A smaller number of slots is possible on one node only.
+/// On several nodes, K and V always have slots for all heads. Fewer slots are possible on one node only.
 #[test]
 fn attention_on_several_nodes_keeps_all_heads() {
     let found = SizedSpec::validate(attention(4096, Some(3))).expect_err("a ring");
@@ -262,7 +262,7 @@ fn attention_on_several_nodes_keeps_all_heads() {
     assert!(found.to_string().contains("3 of 16 heads"), "{found}");
     assert!(SizedSpec::validate(attention(4096, Some(16))).is_ok());
 
-    let large = SizedSpec::validate(attention(1 << 22, None)).expect("possible elsewhere");
+    let large = SizedSpec::validate(attention(1 << 22, None)).expect("a valid configuration");
     let found = KernelPlan::new(&large, &Device::h200()).expect_err("too much memory");
     let fields: Vec<_> = found.iter().map(|v| v.field).collect();
     assert_eq!(fields, [Field::SEQ], "{found}");

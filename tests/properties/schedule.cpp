@@ -1,5 +1,5 @@
-// Checks the schedule of a kernel, which the kernel's own device code computes. The headers are plain C++, so the
-// compiler of the host accepts them. schedules.rs compiles this program once per kernel and runs it.
+// Checks the schedule of a kernel, as computed by the kernel's device code. The headers are plain C++, so the compiler of
+// the host accepts them. schedules.rs compiles this program once per kernel and runs it.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -16,7 +16,7 @@ using Rows = mk::CallRows<Config>;
 template <class Order>
 static constexpr bool kHasOwners = requires(mk::gemm::Tile tile) { Order::rank_of(tile); };
 
-static u32 call_rows = 0;  // of kernels whose rows each call gives
+static u32 call_rows = 0;  // rows of the call, for kernels with rows at run time
 
 static mk::RankContext context(u32 rank) {
   const u32 first = Ranks::kNodes == 1 ? 0 : rank / Ranks::kLocalWorld * Ranks::kLocalWorld;
@@ -74,7 +74,7 @@ static Position positions(u32 rank) {
   return at;
 }
 
-// Checks that the tiles of all owners are computed, and that each row of C is in the tiles of one owner.
+// Checks that the tiles of all owners are computed, and that the tiles of one owner contain each row of C.
 template <class Config, class Order>
 static void check_owners(const std::map<u32, Position>& orders) {
   if constexpr (kHasOwners<Order>) {
@@ -86,8 +86,8 @@ static void check_owners(const std::map<u32, Position>& orders) {
       expect(owners <= Config::kOwners, "there are more owners than the plan has", rank, 0);
       expect(Order::shard_tiles(context(rank)) <= Config::kShardTiles, "a rank owns more tiles than the plan has", rank, 0);
       if (context(rank).local_rank() >= owners) continue;
-      // The peers of a tile's owner compute their part of it no later in their order. So ranks with own tiles cannot
-      // wait for each other in a circle. Ranks without own tiles wait for no other rank.
+      // The peers of a tile's owner compute their part of the tile no later in their order. So owners cannot wait for each
+      // other in a circle. Ranks that own no tiles do not wait.
       for (const auto& [tile, index] : orders.at(rank)) {
         if (Scheduler::work_tile(index, context(rank)).owner != context(rank).local_rank()) continue;
         for (u32 peer = 0; peer < owners; ++peer) {
@@ -122,7 +122,7 @@ static void check_rows(u32 rank) {
   }
 }
 
-// CTAs that share a tile wait for each other. So each CTA has at most one shared tile, which is its last one.
+// CTAs that share a tile wait for each other. So each CTA has at most one shared tile, which is its last tile.
 static void check_shared_tiles() {
   if (Scheduler::kSplits == 1) return;
   const u32 tiles = mk::TakesRows<Config> ? Scheduler::split_tiles(context(0))
@@ -132,7 +132,7 @@ static void check_shared_tiles() {
   expect(shared == 0 || whole % Config::kComputeCtas == 0, "a shared tile is not last", 0, 0);
 }
 
-// Tiles of own rows come first, unless the raster mixes them with others.
+// Tiles of the rank's rows come first, unless the raster mixes them with other tiles.
 template <class Config, class Order>
 static void check_own_rows(u32 rank) {
   if constexpr (requires { Order::kTilesInShards; }) {
@@ -146,8 +146,8 @@ static void check_own_rows(u32 rank) {
   }
 }
 
-// Every row of a shard is sent once, and a piece is in one chunk. All flags of a source count to the same number, also
-// those of chunks without rows.
+// Every row of a shard is sent once, and a piece is in one chunk. All flags of a source reach an equal count, also flags of
+// chunks without rows.
 template <class Config, class Kernel>
 static void check_pieces(u32 rank) {
   if constexpr (requires { typename Kernel::PushShards; }) {
@@ -175,7 +175,7 @@ static void check_pieces(u32 rank) {
   }
 }
 
-// Rows of A that a tile needs, and that its rank has neither in place nor in `gathered`, are not there.
+// Every row of A that a tile needs is in place or in `gathered`.
 template <class Config, class Order>
 static void check_gathered_rows(u32 rank) {
   if constexpr (requires { Order::gathers_own(context(0), 0u); }) {

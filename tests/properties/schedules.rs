@@ -1,5 +1,5 @@
-//! Properties of the schedules of GEMM kernels. The device code itself computes the schedules: a program of the host
-//! includes the headers of random kernels, and `schedule.cpp` checks them.
+//! Properties of the schedules of GEMM kernels. `schedule.cpp`, a program of the host, includes the headers of random kernels,
+//! computes their schedules with the device code, and checks the schedules.
 
 use crate::configs::{
     gemm_of_nodes, gemm_rs_in_rounds, gemm_with_shared_tiles, plans, plans_with_rows, rows_of_nodes,
@@ -10,7 +10,7 @@ use mkernel_spec::{GemmOp, KernelPlan};
 use mkernel_testing::jobs::{each_in_one, share};
 use proptest::prelude::*;
 
-/// The number of cases. Each is compiled, which takes about a second.
+/// The number of cases, each of which compiles for about a second.
 const CASES: u32 = 6;
 
 /// Returns the faults that `schedule.cpp` finds in a kernel's schedule.
@@ -27,15 +27,15 @@ fn faults(source: &CudaSource) -> String {
 proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
 
-    /// Every tile is computed once, slices of K are complete, each sub-tile has one CTA that completes it, rows of C
-    /// have one owner, and no rank waits for what a peer computes later. Every row of a shard travels once.
+    /// Every tile is computed once, slices of K are complete, each sub-tile has one CTA that completes it, rows of C have
+    /// one owner, and no rank waits for a tile that a peer computes later. Every row of a shard travels once.
     #[test]
     fn schedules_are_complete_and_without_circles(plan in plans().prop_filter_map("a plan", |plan| plan)) {
         let found = faults(&render(&plan).expect("a plan renders"));
         prop_assert_eq!(found, "");
     }
 
-    /// The same for calls of many numbers of rows. Tiles with own rows find them in place or among the gathered ones.
+    /// Schedules are complete for calls of any number of rows. Tiles find the rank's rows in place or among the gathered rows.
     #[test]
     fn schedules_of_any_rows_are_complete(plan in plans_with_rows().prop_filter_map("a plan", |plan| plan)) {
         let found = faults(&render(&plan).expect("a plan renders"));
@@ -80,7 +80,7 @@ fn schedules_of_several_nodes_are_complete() {
     }
 }
 
-/// CTAs share tiles of every shape: as many as sub-tiles of a group, fewer, and more.
+/// CTAs share tiles of every shape: as many CTAs as a group has sub-tiles, fewer CTAs, and more CTAs.
 #[test]
 fn schedules_of_shared_tiles_are_complete() {
     let kernels = [
@@ -97,7 +97,7 @@ fn schedules_of_shared_tiles_are_complete() {
     }
 }
 
-/// The checks can fail: each mutation of a header is found.
+/// Each mutation of a header is found, so the checks can fail.
 #[test]
 fn every_mutation_is_found() {
     mutations_are_found(&gemm_rs_in_rounds(), MUTATIONS_OF_OWNERS);

@@ -8,8 +8,7 @@ use proptest::prelude::*;
 proptest! {
     #![proptest_config(cases())]
 
-    /// The partial sums that are loaded at a time fit into a stage, and divide the sub-tiles for which a CTA applies
-    /// the epilogue.
+    /// The partial sums of one load fit into a stage, and divide the sub-tiles to which a CTA applies the epilogue.
     #[test]
     fn partial_sums_fit_a_stage(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };
@@ -26,8 +25,7 @@ proptest! {
         prop_assert!(finished.is_multiple_of(subs), "{subs} of {finished}");
     }
 
-    /// With one shot, every rank has a slot for each tile of every source, and a thread reads its packets in whole
-    /// groups.
+    /// With one shot, every rank has a slot for each tile of every source, and threads read whole groups of packets.
     #[test]
     fn packets_have_slots(plan in plans()) {
         let Some(plan) = plan else { return Ok(()) };

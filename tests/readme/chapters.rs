@@ -4,7 +4,7 @@ use crate::{chapter, documents};
 use mkernel_testing::documents::{Document, root};
 use std::collections::BTreeSet;
 
-/// SUMMARY.md lists each chapter once, and mkernel-testing compiles the programs of each.
+/// SUMMARY.md lists each chapter once, and mkernel-testing compiles the programs of each chapter.
 #[test]
 fn all_chapters_are_listed_and_tested() {
     let summary = chapter("SUMMARY.md").text;
@@ -29,8 +29,8 @@ fn all_chapters_are_listed_and_tested() {
     }
 }
 
-/// Every block of code says its language, and every Rust program is at least compiled. `runtime/python/tests/test_book.py` does the
-/// same with programs in Python.
+/// Every block of code names its language, and every Rust program is at least compiled. `runtime/python/tests/test_book.py`
+/// covers programs in Python.
 #[test]
 fn all_programs_are_tested() {
     let known = BTreeSet::from([

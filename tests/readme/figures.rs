@@ -1,10 +1,10 @@
-//! Figures have one author. A table that quotes others follows the line `<!-- rows of <file> -->`.
+//! Every figure has one author. A table that quotes rows of another file follows the line `<!-- rows of <file> -->`.
 
 use crate::documents;
 use mkernel_testing::documents::Document;
 
 #[test]
-fn quoted_rows_are_those_of_their_file() {
+fn quoted_rows_match_their_file() {
     let mut count = 0;
     for document in documents() {
         for part in document.text.split("<!-- rows of ").skip(1) {

@@ -1,5 +1,5 @@
 //! Tests that README.md and the book agree with the code and with each other. Their Rust programs are documentation tests
-//! of mkernel-testing. Their commands of `mkernel-gen`, and plans that they show, are checked by a test of that crate.
+//! of mkernel-testing. Tests of mkernel-gen check their commands of `mkernel-gen` and their plans.
 
 mod chapters;
 mod figures;

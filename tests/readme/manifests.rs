@@ -1,4 +1,4 @@
-//! What the book says about the `Cargo.toml` of a user's crate and workspace.
+//! The sections of the book about the `Cargo.toml` of a user's crate and workspace.
 
 use super::chapter;
 use mkernel_testing::documents;
@@ -18,7 +18,7 @@ fn quoted(name: &str) -> Vec<Table> {
 }
 
 #[test]
-fn users_optimise_the_simulator_as_the_repository_does() {
+fn profiles_in_the_book_match_the_repository() {
     let manifest = fs::read_to_string(documents::root().join("Cargo.toml")).expect("a manifest");
     let manifest: Table = manifest.parse().expect("TOML");
     let own = &manifest["profile"]["dev"]["package"];

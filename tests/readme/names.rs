@@ -49,14 +49,14 @@ fn contributing_names_each_test() {
     assert!(absent.is_empty(), "tests without a row: {absent:?}");
 }
 
-/// Returns the words that are set as code, and are a path from the root of the repository. Patterns are left out.
+/// Returns the paths from the root of the repository that are set as code, without patterns.
 fn paths(text: &str) -> impl Iterator<Item = &str> {
     code_words(text).filter(|word| {
         ROOTS.iter().any(|root| word.starts_with(root)) && !word.contains([' ', '<', '*', '{'])
     })
 }
 
-/// Returns what is set as code within lines of a text.
+/// Returns the inline code of a text.
 fn code_words(text: &str) -> impl Iterator<Item = &str> {
     let prose = text.split("```").step_by(2);
     prose.flat_map(|part| part.split('`').skip(1).step_by(2))

@@ -12,10 +12,10 @@ const SHAPE: GemmShape = GemmShape {
     n: 136,
     k: 72,
 };
-/// The time after which a rank would have noticed that another one left without a call.
+/// The time within which a rank would notice that another rank has left without a call.
 const COMPARED: Duration = Duration::from_millis(500);
 
-/// Rank r makes 2·r calls with other rows each, one more after rank 0 has left, and leaves.
+/// Rank r makes 2·r calls with different rows and one more after rank 0 has left, and leaves.
 #[test]
 fn ranks_make_calls_without_each_other() {
     for (seed, (nodes, local_world)) in (0..).zip([(1, 2), (1, 4), (2, 2)]) {

@@ -16,9 +16,9 @@ fn calls_may_change_buckets_on_several_nodes() {
     all_are_right_now_or_after_many_calls(&in_buckets_across(2, 2, &bad_network()));
 }
 
-/// The cost model decides what buckets are. Else the tests above would show nothing of how they differ.
+/// The other tests of this file need jobs whose buckets have different plans, and the cost model chooses the plans.
 #[test]
-fn buckets_differ_in_what_they_should() {
+fn buckets_of_the_jobs_have_different_plans() {
     differ("tiles", |plan| plan.tile);
     differ("CTAs that push", |plan| plan.comm_ctas);
     differ("shots", |plan| {

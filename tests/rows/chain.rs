@@ -1,5 +1,4 @@
-//! A test of the operators around `gemm_ar` in one captured graph: `all_gather` before `gemm_ar`, and `gemm` behind it. Each replay
-//! reads another number of rows.
+//! A test of one captured graph of `all_gather`, `gemm_ar` and `gemm`. Each replay reads another number of rows.
 
 use mkernel::cudarc::driver::{CudaGraph, CudaSlice, CudaStream};
 use mkernel::half::bf16;
@@ -10,19 +9,19 @@ const MOST: usize = 40;
 const HEADS: usize = 32;
 const FEATURES: usize = 64;
 const HIDDEN: usize = 24;
-/// The rows of the replays: more than before, fewer, none, fewer than ranks, and the most.
+/// The rows of the replays, which grow and shrink: none, fewer than ranks, and the most are among them.
 const BATCHES: [usize; 7] = [5, 33, 0, 1, 40, 3, 17];
 const POISON: f32 = 77.0;
 
-/// From sequence to tensor parallelism: the residual of all rows, of which each rank has its own.
+/// From sequence to tensor parallelism: gathers the residual, of which each rank has its rows.
 #[fused_kernel(op = all_gather, m = dynamic, n = 64)]
 struct Gather;
 
-/// The output projection, the residual and the norm: every rank gets all rows.
+/// The output projection, the residual and the norm, with all rows on every rank.
 #[fused_kernel(op = gemm_ar, m = dynamic, n = 64, k = 32, b_layout = nk, residual = true, norm = rms, eps = 1e-5)]
 struct Attention;
 
-/// This rank's columns of the feed-forward block, of all rows.
+/// This rank's columns of the feed-forward block for all rows.
 #[fused_kernel(op = gemm, m = dynamic, n = 24, k = 64, b_layout = nk, swiglu = true)]
 struct GateUp;
 
@@ -124,7 +123,7 @@ unsafe fn capture(
 }
 
 #[test]
-fn one_graph_serves_every_batch_between_forms_of_parallelism() {
+fn one_graph_serves_every_batch() {
     for (seed, world) in (0..).zip([1, 2, 4]) {
         let simulation = Simulation {
             ranks: world,
@@ -138,13 +137,13 @@ fn one_graph_serves_every_batch_between_forms_of_parallelism() {
     }
 }
 
-/// Replays the graph for each batch, and checks the results. Returns the bits that must be equal on all ranks.
+/// Replays the graph for each batch, and checks the results. Returns bits that must be equal on all ranks.
 fn on_rank(ranks: &Communicator) -> Result<Vec<bf16>, AnyError> {
     let stream = ranks.context().new_stream()?;
     let (rank, world) = (ranks.rank() as usize, ranks.world() as usize);
     let mut buffers = Buffers::new(&stream, rank)?;
     stream.synchronize()?;
-    // SAFETY: the buffers are dropped behind the last replay, and all work on them is in this stream.
+    // SAFETY: the buffers are dropped after the last replay, and all work on them is in this stream.
     let graph = unsafe { capture(ranks, &stream, &mut buffers) }?;
     let mut bits = Vec::new();
     for rows in BATCHES {
@@ -163,7 +162,7 @@ fn on_rank(ranks: &Communicator) -> Result<Vec<bf16>, AnyError> {
     Ok(bits)
 }
 
-/// Asserts that the first rows of `found` are those of `wanted`, and that no other row has been written.
+/// Asserts that the first rows of `found` are `wanted`, and that no other row has been written.
 fn check(name: &str, rows: usize, found: &[bf16], wanted: &[f64]) {
     let cols = found.len() / MOST;
     for (i, (found, wanted)) in found.iter().zip(wanted).enumerate() {
@@ -244,7 +243,7 @@ fn numbers(seed: usize, count: usize) -> Vec<f64> {
     (0..count).map(number).collect()
 }
 
-// The matrices of which every rank can compute those of all ranks.
+// The matrices, which every rank can compute for all ranks.
 
 fn heads(rank: usize) -> Vec<f64> {
     numbers(rank, MOST * HEADS)

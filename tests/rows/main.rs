@@ -18,8 +18,8 @@ fn rows_may_change_from_call_to_call() {
     all_are_right_now_or_after_many_calls(&jobs);
 }
 
-/// Eight ranks relay sums in other parts than four. Of the other exchanges, one job each suffices, since four ranks show all
-/// of their paths.
+/// Eight ranks relay sums in other parts than four ranks. One job of each other exchange suffices, since four ranks cover all
+/// other paths.
 #[test]
 fn rows_may_change_on_eight_ranks() {
     let mut jobs = with_rows(8);

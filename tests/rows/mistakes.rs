@@ -1,4 +1,4 @@
-//! Tests of calls that give their rows in a wrong way: every rank gets an error that names the mistake.
+//! Tests of calls with wrong numbers of rows: every rank gets an error that names the mistake.
 
 use mkernel::half::bf16;
 use mkernel::spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Transfer, Tuning};
@@ -29,9 +29,8 @@ fn config((nodes, local_world): (u32, u32), op: GemmOp) -> KernelConfig {
     }
 }
 
-/// The error comes from every rank. The rows of A of all ranks lie side by side, so ranks with different numbers of rows may
-/// write to the same place, which the simulator reports. A rank without rows writes nothing. If the kernel has several buckets, the
-/// two numbers of rows belong to different buckets.
+/// Every rank returns the error. In `ag_gemm` rank 1 has no rows, since shards of different lengths could overlap in the gathered
+/// A, which the simulator would report. If the kernel has buckets, the two numbers of rows belong to different buckets.
 #[test]
 fn different_rows_are_an_error_that_names_two_ranks() {
     let kinds = [
@@ -57,7 +56,7 @@ fn different_rows_are_an_error_that_names_two_ranks() {
     assert_ne!(ranks_with_buckets.into_inner(), 0, "no plan has buckets");
 }
 
-/// The communicator can be used after that.
+/// The communicator stays usable.
 #[test]
 fn more_rows_than_prepared_are_an_error_of_their_call() {
     let kinds = [
@@ -88,9 +87,9 @@ fn more_rows_than_prepared_are_an_error_of_their_call() {
     }
 }
 
-/// Choices that need a constant number of rows are refused, even while the number is unknown.
+/// Options that need a constant number of rows are refused before the number is known.
 #[test]
-fn choices_for_constant_rows_are_refused() {
+fn options_for_constant_rows_are_refused() {
     for m in [Dim::Dynamic, Dim::UpTo(4096)] {
         let config = GemmConfig {
             m,
@@ -111,7 +110,7 @@ fn choices_for_constant_rows_are_refused() {
 
 /// Calls of few rows store nothing to results of other ranks, but calls of more rows may.
 #[test]
-fn another_tensor_on_one_rank_is_an_error_however_few_the_rows() {
+fn another_tensor_on_one_rank_is_an_error_for_few_rows_too() {
     for (seed, shots) in [(0, 1), (1, 2)] {
         let config = GemmConfig {
             symmetric_result: true,
@@ -144,7 +143,7 @@ fn another_tensor_on_one_rank_is_an_error_however_few_the_rows() {
                 Error::DifferentPlaces { rank, peer, .. } => {
                     assert!(*rank == 1 || *peer == 1, "{error}");
                 }
-                // A rank that another one has stopped names that rank.
+                // A rank that another rank has aborted names the other rank.
                 Error::Timeout { aborted_by, .. } => assert!(aborted_by.is_some(), "{error}"),
                 _ => panic!("{shots} shots: {error}"),
             }

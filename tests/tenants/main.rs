@@ -1,4 +1,4 @@
-//! Tests of kernels that share GPUs with kernels of others, which hold SMs and wait for other ranks too.
+//! Tests of kernels beside kernels of other libraries, which also hold SMs and wait for other ranks.
 
 mod tenant;
 
@@ -32,8 +32,8 @@ fn operators(max_sms: Option<u32>) -> Vec<KernelConfig> {
     kinds
 }
 
-/// Makes calls of all operators in turn. Beside each call a tenant runs, which is launched earlier on some ranks and later on other
-/// ranks.
+/// Makes calls of all operators in turn. Beside each call a tenant runs, which some ranks launch before the call and other ranks
+/// after it.
 fn beside_tenants(seed: u64, max_sms: Option<u32>) -> Result<(), String> {
     let configs = operators(max_sms);
     let begun = Begun::default();
@@ -45,7 +45,7 @@ fn beside_tenants(seed: u64, max_sms: Option<u32>) -> Result<(), String> {
         ranks.set_timeout(Duration::from_secs(20));
         let mut turns = Turns::new(ranks, &configs, &order)?;
         let mut tenant = Tenant::new(ranks, &begun, TENANT_SMS)?;
-        // The ranks make the same calls, but each rank launches the tenants at different times.
+        // All ranks make these calls, but launch the tenants at different times.
         let mut times = Numbers(seed + 1000 * u64::from(ranks.rank()));
         for _ in &order {
             let is_first = times.below(2) == 0;
@@ -101,8 +101,8 @@ fn without_reserve(seed: u64, config: &KernelConfig) -> Vec<Option<Error>> {
         .collect()
 }
 
-/// If the tenant begins first on one rank and the kernel on the other, each waits on both GPUs for SMs that the other
-/// one holds. The seed decides who begins first.
+/// If the tenant begins first on one rank and the kernel on the other rank, each waits for SMs that the other one holds. The
+/// seed decides which one begins first.
 #[test]
 fn without_a_reserve_the_error_says_what_to_do() {
     let config = &operators(None)[DISPATCH];

@@ -9,7 +9,7 @@ use mkernel_testing::lab::Failure;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex};
 
-/// So much shared memory that no other CTA fits on an SM.
+/// Shared memory of a CTA, so large that no other CTA fits on the SM.
 const SMEM_BYTES: u32 = 200 << 10;
 
 /// Numbers that depend on a seed only.
@@ -38,7 +38,7 @@ impl Words {
     fn allocate(context: &Arc<CudaContext>, ranks: u32) -> Result<Self, Failure> {
         let bytes = ranks as usize * size_of::<u32>();
         context.bind_to_thread()?;
-        // SAFETY: the context is current, and the memory is written as a whole before others see it.
+        // SAFETY: the context is current, and all words are written before other threads see the memory.
         unsafe {
             let memory = result::malloc_host(bytes, 0)?;
             memory.cast::<u8>().write_bytes(0, bytes);
@@ -97,7 +97,7 @@ impl Tenant {
         };
         let cubin = Store::from_env()?.get_or_build(&source)?;
         ranks.context().bind_to_thread()?;
-        // SAFETY: the image comes from the compiler, and has this kernel.
+        // SAFETY: the compiler has made the image, which contains this kernel.
         let function = unsafe {
             let module = result::module::load_data(cubin.bytes.as_ptr().cast())?;
             result::module::get_function(module, c"tenant".into())?

@@ -4,7 +4,7 @@ use super::kernel::{Kernel, Keys, Tile};
 use mkernel_spec::plan::TILE_ROWS;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// All tiles of queries of the plan are taken, each once.
+/// Every tile of queries of the plan is taken once.
 pub fn every_tile_of_queries_is_taken_once(kernels: &[Kernel]) {
     let kernel = &kernels[0];
     let taken: BTreeSet<&Tile> = kernel.all_tiles().iter().collect();
@@ -19,8 +19,8 @@ pub fn every_tile_of_queries_is_taken_once(kernels: &[Kernel]) {
     }
 }
 
-/// The ranks together have all rows of the sequence. Each rank has the rows that the plan states.
-pub fn chunks_are_those_of_the_plan(kernels: &[Kernel]) {
+/// The ranks together have all rows of the sequence, and each rank has the rows of the plan.
+pub fn chunks_match_the_plan(kernels: &[Kernel]) {
     for kernel in kernels {
         let placement = kernel.op_plan.config.placement;
         for (index, chunk) in (0..).zip(kernel.chunks()) {
@@ -39,7 +39,7 @@ pub fn chunks_are_those_of_the_plan(kernels: &[Kernel]) {
     }
 }
 
-/// A tile meets the keys of its own rank first. Of the other ranks' keys it meets those that it attends to, each once.
+/// A tile meets the keys of its rank first, and then once each of the other ranks' keys to which it attends.
 pub fn a_tile_meets_all_its_keys_once(kernels: &[Kernel]) {
     for kernel in kernels {
         let tiles = kernel.tiles().into_iter();
@@ -85,7 +85,7 @@ fn all_keys(kernels: &[Kernel]) -> Vec<Keys> {
 }
 
 /// A rank awaits exactly the keys that are sent to it. So nothing arrives after its call has ended.
-pub fn what_is_sent_is_awaited(kernels: &[Kernel]) {
+pub fn sent_keys_are_awaited(kernels: &[Kernel]) {
     for kernel in kernels {
         let tiles = kernel.tiles().into_iter();
         let tiles = tiles.filter(|tile| (tile.batch, tile.head) == (0, 0));
@@ -131,7 +131,7 @@ pub fn readers_are_the_tiles_that_meet_keys(kernels: &[Kernel]) {
         for source in (0..kernel.world() as usize).filter(|source| *source != kernel.rank as usize)
         {
             let meets = |tile: &&&Tile| kernel.sources(***tile).contains(&source);
-            // Ranks without rows send nothing, so their number of readers does not matter.
+            // Ranks without rows send nothing, so the number of their readers does not matter.
             if kernels[source].sent_to(kernel.rank).is_empty() {
                 continue;
             }
@@ -145,9 +145,9 @@ pub fn readers_are_the_tiles_that_meet_keys(kernels: &[Kernel]) {
     }
 }
 
-/// A rank puts to its peer on another node exactly the tiles that ranks of that node await, each once. A tile is in the
-/// put that the forwarding rank awaits for it.
-pub fn what_other_nodes_await_is_put_once(kernels: &[Kernel]) {
+/// A rank puts to its peer on another node exactly the tiles that ranks of that node await, each once. The forwarding rank
+/// awaits the put that contains the tile.
+pub fn awaited_tiles_are_put_once(kernels: &[Kernel]) {
     let plan = &kernels[0].plan;
     let Some(network) = &plan.body().network else {
         return;

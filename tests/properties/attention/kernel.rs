@@ -1,5 +1,5 @@
-//! The tiles, keys, parts and puts of kernels, as their device code computes them. A program of the host includes the
-//! headers of the kernels and the text that instantiates them, and prints what they compute.
+//! The tiles, keys, parts and puts of kernels, as computed by their device code. A program of the host includes the headers
+//! of the kernels and the text that instantiates them, and prints the results.
 
 use super::plans;
 use crate::cases;
@@ -44,8 +44,7 @@ pub struct Chunk {
     pub rows: u32,
 }
 
-/// A part of a tile of K or V with 64 columns, the ranks that it is sent to, and the put that transfers it to other
-/// nodes.
+/// A part of a tile of K or V with 64 columns, the ranks to which it is sent, and the put that transfers it to other nodes.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Part {
     pub head: u32,
@@ -56,7 +55,7 @@ pub struct Part {
     pub put: u32,
 }
 
-/// A put of tiles of a chunk of a head, and for each node whether it needs them.
+/// A put of tiles of a chunk of a head, and for each node whether it needs the tiles.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Put {
     pub head: u32,
@@ -82,7 +81,7 @@ struct PrintedRank {
     puts: Vec<Put>,
 }
 
-/// A plan, and if each call gives the length of the sequence, the length of one call.
+/// A plan, and the rows of one call if the length is given at run time.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub plan: KernelPlan,
@@ -92,9 +91,9 @@ pub struct Case {
 /// One rank of a kernel in one call.
 pub struct Kernel {
     pub plan: KernelPlan,
-    /// The plan of attention, with the sizes that the call has.
+    /// The plan of attention with the sizes of the call.
     pub op_plan: AttentionPlan,
-    /// Whether the call is as long as the plan says.
+    /// Whether the call has the length of the plan.
     pub has_most_rows: bool,
     pub rank: u32,
     all_tiles: Vec<Tile>,
@@ -117,7 +116,7 @@ fn compute() -> Vec<Vec<Kernel>> {
     kernels_of(&plans, &[])
 }
 
-/// Returns what the kernels of these plans compute, after edits of their text and of their headers.
+/// Returns the ranks of the kernels of these plans, after edits of their text and of their headers.
 pub fn kernels_of(plans: &[Case], edits: &[(&str, &str)]) -> Vec<Vec<Kernel>> {
     let mut program = probe(plans).with_headers();
     let of_table = "return load_shared(sequence.cached + rank * sizeof(u32));";
@@ -136,7 +135,7 @@ pub fn kernels_of(plans: &[Case], edits: &[(&str, &str)]) -> Vec<Vec<Kernel>> {
     plans.iter().zip(printed).map(ranks).collect()
 }
 
-/// Returns a program that prints what the kernels of these plans compute, in one line for each.
+/// Returns a program that prints the results of each kernel of these plans in one line.
 fn probe(plans: &[Case]) -> CudaSource {
     let mut text = include_str!("probe.hpp").to_owned();
     for (number, Case { plan, rows }) in plans.iter().enumerate() {
@@ -148,7 +147,7 @@ fn probe(plans: &[Case]) -> CudaSource {
             let both = format!("static constexpr u32 {call};\n  {most}");
             source = source.replace(most, &both);
         }
-        let start = source.find("struct Config").expect("what is instantiated");
+        let start = source.find("struct Config").expect("a configuration");
         let end = source.find("using Roles").expect("roles");
         let names = "using mk::u32;\nusing mk::u64;\nusing mk::u8;\n";
         let kernel = &source[start..end];
@@ -196,7 +195,7 @@ impl Kernel {
         self.plan.spec.world()
     }
 
-    /// Returns the chunks of the call, and then the cached rows if there are any.
+    /// Returns the chunks of the call, followed by cached rows.
     pub fn key_chunks(&self) -> &[Chunk] {
         &self.computed.chunks
     }
@@ -207,7 +206,7 @@ impl Kernel {
         &self.computed.chunks[..segments as usize]
     }
 
-    /// Returns the tiles of keys of a head: those of the call, and as many cached ones as any rank has.
+    /// Returns the number of tiles of keys of a head: tiles of the call, and the most cached tiles of a rank.
     pub fn key_tiles(kernels: &[Self]) -> u32 {
         let kernel = &kernels[0];
         let cached = kernels
@@ -220,7 +219,7 @@ impl Kernel {
         }
     }
 
-    /// Returns all tiles, in the order in which they are taken.
+    /// Returns all tiles in the order in which CTAs take them.
     pub fn all_tiles(&self) -> &[Tile] {
         &self.all_tiles
     }

@@ -43,7 +43,7 @@ struct Probe<mk::attention::RingAttention<Config, Args, Workspace, Smem, Mask>> 
  private:
   static constexpr u32 kPeers = Ranks::kWorld > 1 ? Ranks::kWorld : 0;
 
-  // A call on a rank. If each call gives the rows, it has those that the text of the kernel gives here.
+  // A call on a rank. Rows at run time come from the text of the kernel.
   static mk::RankContext call(u32 rank) {
     mk::RankContext ctx{};
     ctx.rank = rank;

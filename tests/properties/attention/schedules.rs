@@ -6,7 +6,7 @@ use super::kernel::{Kernel, Tile};
 /// The state of ranks that take tiles and send heads of K and V in their order, until no rank can continue.
 struct Run<'a> {
     kernels: &'a [Kernel],
-    /// The tiles of each rank that no CTA has taken, with the last one first.
+    /// The tiles of each rank that no CTA has taken, in reverse order.
     waiting: Vec<Vec<Tile>>,
     /// The tiles of each rank that CTAs have taken.
     taken: Vec<Vec<Tile>>,
@@ -32,7 +32,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Lets `rank` do what it can, and returns whether it did anything.
+    /// Advances `rank` as far as possible, and returns whether it has advanced.
     fn turn(&mut self, rank: usize) -> bool {
         let kernel = &self.kernels[rank];
         let heads = kernel.op_plan.kv_heads() as u32;
@@ -81,7 +81,7 @@ impl<'a> Run<'a> {
                     >= earlier * self.kernels[peer].readers(rank)
         };
         let may_send = (0..self.kernels.len()).all(is_free);
-        // All tiles that read the previous contents of the slot have done so.
+        // All tiles that need the previous contents of the slot have read them.
         let is_late = |peer: usize, tile: &Tile| {
             let reader = &self.kernels[peer];
             reader.kv_head(*tile) + slots == head && reader.sources(*tile).contains(&rank)

@@ -8,7 +8,7 @@ use std::time::Instant;
 /// A list of commands. Each command is a line of a shell without quotes or variables.
 struct Lane(&'static [&'static str]);
 
-/// The checks that take a few minutes. Only a few of them run operators on simulated GPUs.
+/// The checks that take a few minutes, of which few run operators on simulated GPUs.
 const CHECK: Lane = Lane(&[
     "cargo fmt --all --check",
     "cargo clippy --locked --workspace --all-targets -- -D warnings",
@@ -66,8 +66,7 @@ pub enum Flags {
     Bench,
 }
 
-/// Runs every command of a lane, even after one has failed, and prints the time of each. Returns whether all have
-/// passed.
+/// Runs every command of a lane, even after a failure, and prints the time of each. Returns whether all have passed.
 pub fn run(flags: Flags) -> Result<bool, Box<dyn Error>> {
     let Lane(commands) = match flags {
         Flags::Check => CHECK,

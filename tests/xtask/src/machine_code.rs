@@ -21,8 +21,7 @@ pub struct Flags {
     /// Write the figures to this file, for a comparison with another revision
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
-    /// Compare with the figures of another revision, and fail if a kernel has other observable instructions or another
-    /// order
+    /// Compare with the figures of another revision, and fail if observable instructions or their order differ
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
     /// Only golden kernels whose name contains one of these texts
@@ -34,7 +33,7 @@ pub struct Flags {
 #[derive(Clone, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 struct Figures {
-    /// The number of lines of its text.
+    /// The number of lines of the kernel's text.
     lines: usize,
     /// Registers per thread.
     registers: u32,
@@ -42,7 +41,7 @@ struct Figures {
     spill_bytes: u32,
     /// The machine code in hexadecimal digits.
     code: String,
-    /// The instructions that others can observe, in the order of the PTX.
+    /// The instructions that other threads can observe, in the order of the PTX.
     visible: Vec<String>,
 }
 
@@ -114,7 +113,7 @@ impl Flags {
     }
 }
 
-/// Returns the verdict on a kernel, and whether it is equal to the old one. Without an old one, it counts as equal.
+/// Returns the verdict on a kernel, and whether it equals the old kernel. A new kernel counts as equal.
 fn verdict(old: Option<Option<&Figures>>, new: &Figures) -> (String, bool) {
     match old {
         None => ("not compared".into(), true),
@@ -200,7 +199,7 @@ fn figures(golden: &Golden) -> Result<Figures> {
     })
 }
 
-/// The prefixes of instructions that others can observe, or that wait for others.
+/// The prefixes of instructions that other threads can observe, or that wait for other threads.
 const VISIBLE: [&str; 30] = [
     "fence",
     "mbarrier",
@@ -234,7 +233,7 @@ const VISIBLE: [&str; 30] = [
     "griddepcontrol",
 ];
 
-/// Returns the instructions of a PTX text that others can observe, without operands and predicates.
+/// Returns the instructions of a PTX text that other threads can observe, without operands and predicates.
 fn visible(ptx: &str) -> Vec<String> {
     let instruction = |line: &str| {
         let line = line.trim().trim_start_matches(['{', ' ']);

@@ -22,7 +22,7 @@ pub struct Flags {
     /// Number of threads that keep the cores busy
     #[arg(long, default_value_t = 4)]
     busy: u32,
-    /// Number of runs of a program at the same time, which load the cores for each other
+    /// Number of concurrent runs of a program, which load the cores for each other
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     at_once: u32,
     /// Number of cores for the program and the busy threads
@@ -50,7 +50,7 @@ struct Program {
     /// The package and the target, as `package/target`.
     name: String,
     executable: PathBuf,
-    /// The folder of the program's package, in which cargo runs the program.
+    /// The folder of the program's package, where cargo runs the program.
     folder: PathBuf,
 }
 
@@ -132,8 +132,8 @@ fn build() -> Result<Vec<Program>> {
     Ok(programs.into_values().collect())
 }
 
-/// Returns the name of a package from its id, such as `path+file:///src/mkernel/gen/spec#mkernel-spec@0.1.0`. The name is left
-/// out if the folder has it, too.
+/// Returns the name of a package from its id, such as `path+file:///src/mkernel/gen/spec#mkernel-spec@0.1.0`. An id omits the
+/// name if it equals the name of the folder.
 fn package_of(id: &str) -> &str {
     let (url, version) = id.rsplit_once('#').unwrap_or((id, ""));
     let folder = url.rsplit('/').next().unwrap_or(url);
@@ -239,7 +239,7 @@ fn restrict_to_cores(cores: usize) -> Result<()> {
     Ok(())
 }
 
-/// Threads that compute until this is dropped.
+/// Threads that compute until this value is dropped.
 struct Busy {
     is_over: Arc<AtomicBool>,
     threads: Vec<thread::JoinHandle<()>>,
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_of_packages_have_their_names() {
+    fn package_ids_give_names() {
         let named = "path+file:///src/mkernel/gen/spec#mkernel-spec@0.1.0";
         assert_eq!(package_of(named), "mkernel-spec");
         assert_eq!(package_of("path+file:///src/tests/xtask#0.1.0"), "xtask");
