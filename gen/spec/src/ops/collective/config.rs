@@ -36,7 +36,7 @@ options! {
         }
         options {
             /// Type of the elements.
-            #[types(Dtype::RESULTS)]
+            #[among(Dtype::RESULTS)]
             #[serde(default)]
             dtype: Dtype as DTYPE,
             /// How data travels: as packets that need no flag behind them (ll), or as plain data with a flag behind each chunk
