@@ -66,14 +66,19 @@ impl<'a> Case<'a> {
                 raw.push(y.view().operand());
                 continue;
             }
-            let matrix = lab.matrix(spec.rows.on(ranks.rank()).max(1), spec.cols, 0)?;
+            // Matrices are of bf16. Scales of fp32 are twice as long.
+            let cols = spec.cols * spec.dtype.bytes() / Dtype::Bf16.bytes();
+            let matrix = lab.matrix(spec.rows.on(ranks.rank()).max(1), cols, 0)?;
             // All operands except X are equal on all ranks.
             let seed = match spec.operand {
                 Operand::X => u64::from(ranks.rank()),
                 _ => 1000 + seed,
             };
             lab.fill(&matrix, 0, seed)?;
-            raw.push(matrix.operand());
+            raw.push(RawOperand {
+                row_stride_elems: spec.cols,
+                ..matrix.operand()
+            });
             others.push(matrix);
         }
         let mut case = Self {

@@ -8,7 +8,7 @@ use case::Case;
 use clap::Parser;
 use mkernel::{
     Communicator, KernelConfig,
-    spec::{CollectiveConfig, CollectiveOp, Dim, Norm, SumEpilogue},
+    spec::{CollectiveConfig, CollectiveOp, Dim, Norm, Scales, SumEpilogue},
 };
 use mkernel_testing::blocks::{Blocks, in_turns, median};
 use mkernel_testing::lab::{Failure, Lab, TimeLimit};
@@ -52,6 +52,9 @@ struct Flags {
     /// Measure each plan of all_reduce also with a residual and a norm of its rows
     #[arg(long)]
     norm: bool,
+    /// With --norm, measure each plan also with results of e4m3, with these scales: row, block or both
+    #[arg(long, value_delimiter = ',', value_parser = scales, requires = "norm")]
+    result_scales: Vec<Scales>,
     /// Measure each size also with rows at run time, prepared for at most this number; may be repeated
     #[arg(long)]
     max_rows: Vec<u64>,
@@ -72,6 +75,12 @@ fn op(name: &str) -> Result<CollectiveOp, String> {
         .find(|op| op.op().name() == name);
     let names = CollectiveOp::ALL.map(|op| op.op().name()).join(", ");
     found.ok_or_else(|| format!("unknown operator; use one of {names}"))
+}
+
+fn scales(name: &str) -> Result<Scales, String> {
+    let found = Scales::OF_ROWS.into_iter().find(|of| of.name() == name);
+    let names = Scales::OF_ROWS.map(Scales::name).join(", ");
+    found.ok_or_else(|| format!("unknown scales; use one of {names}"))
 }
 
 fn main() -> ExitCode {
@@ -152,20 +161,30 @@ fn of_constant_rows(flags: &Flags, planned: CollectiveConfig) -> Vec<CollectiveC
     let is_possible =
         |config: &CollectiveConfig| mkernel::spec::KernelSpec::validate(kernel(config)).is_ok();
     let (symmetric, normalises) = (flags.symmetric, flags.norm && op == CollectiveOp::AllReduce);
-    let of_results = move |config: CollectiveConfig| {
+    let of_results = |config: CollectiveConfig| {
         let symmetric = symmetric.then_some(CollectiveConfig {
             symmetric_result: true,
             ..config
         });
-        let normalised = normalises.then_some(CollectiveConfig {
-            epilogue: SumEpilogue {
-                residual: true,
-                norm: Norm::Rms,
-                ..SumEpilogue::default()
-            },
-            ..config
-        });
-        [Some(config), symmetric, normalised].into_iter().flatten()
+        let scales = [Scales::None]
+            .into_iter()
+            .chain(flags.result_scales.iter().copied());
+        let normalised = scales
+            .filter(|_| normalises)
+            .map(|result_scales| CollectiveConfig {
+                epilogue: SumEpilogue {
+                    residual: true,
+                    norm: Norm::Rms,
+                    result_scales,
+                    ..SumEpilogue::default()
+                },
+                ..config
+            });
+        let normalised: Vec<_> = normalised.collect();
+        [Some(config), symmetric]
+            .into_iter()
+            .flatten()
+            .chain(normalised)
     };
     if !flags.all || flags.world == 1 || flags.network.nodes > 1 {
         return of_results(planned).filter(is_possible).collect();

@@ -6,6 +6,7 @@ mod in_place;
 mod late;
 mod nan;
 mod norm;
+mod quantised;
 mod rows;
 mod symmetric;
 

@@ -1,8 +1,8 @@
 //! Golden configurations of collectives with rows at run time, and of norms.
 
 use crate::some;
-use mkernel_spec::Protocol;
-use mkernel_spec::plan::{CollectivePlan, OpPlan};
+use mkernel_spec::plan::{CollectivePlan, OpPlan, SCALE_BLOCK};
+use mkernel_spec::{Protocol, Scales};
 use mkernel_testing::golden::Golden;
 
 /// Bodies of one kernel differ in their protocols, here with a norm.
@@ -55,4 +55,21 @@ fn goldens_cover_norms_of_collectives() {
     some_of("nothing that is added", |_, plan, _| {
         !plan.config.epilogue.bias && !plan.config.epilogue.residual
     });
+    some_of("scales of rows that warps share", |_, plan, _| {
+        plan.shares_magnitudes()
+    });
+    some_of("scales of blocks in packets", |_, plan, _| {
+        plan.config.epilogue.result_scales == Scales::Block && plan.protocol == Protocol::Ll
+    });
+    some_of("scales of rows in chunks", |_, plan, _| {
+        plan.config.epilogue.result_scales == Scales::Row && plan.protocol == Protocol::Simple
+    });
+    some_of(
+        "scales of blocks in chunks, the last block shorter",
+        |_, plan, _| {
+            plan.config.epilogue.result_scales == Scales::Block
+                && plan.protocol == Protocol::Simple
+                && !plan.shape.n.is_multiple_of(SCALE_BLOCK)
+        },
+    );
 }

@@ -6,7 +6,7 @@ use crate::nodes::topologies;
 use crate::ranks::worlds;
 use mkernel::network::Faults;
 use mkernel::spec::CollectiveOp::{self, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
-use mkernel::spec::{Protocol, SizedSpec};
+use mkernel::spec::{Protocol, Scales, SizedSpec};
 use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::collective::buckets::{in_buckets, normalised_in_buckets};
 use mkernel_testing::jobs::collective::cases::{
@@ -15,6 +15,7 @@ use mkernel_testing::jobs::collective::cases::{
 };
 use mkernel_testing::jobs::collective::norm::NormJob;
 use mkernel_testing::jobs::collective::norm::cases::{normalised, normalised_across};
+use mkernel_testing::jobs::collective::norm::quantised::{quantised, quantised_across};
 use mkernel_testing::jobs::gemm::norm::{self as gemm_norm, GemmNormJob};
 use mkernel_testing::jobs::{Backend, for_each_in_parallel};
 use mkernel_testing::lab::{Random, TimeLimit, seed_from_clock};
@@ -231,6 +232,8 @@ fn large_normalised(world: u32) -> Vec<(String, NormJob)> {
             job((1024, 4096)).with(CollectiveJob::in_graph),
         ),
     ];
+    let narrow = |scales| ("e4m3 of 32 MiB", job((2048, 8192)).quantised(scales));
+    jobs.extend([Scales::Row, Scales::Block].map(narrow));
     if world > 1 {
         for shots in [1, 2] {
             let packets = |job: CollectiveJob| job.protocol(Protocol::Ll).shots(shots);
@@ -238,6 +241,14 @@ fn large_normalised(world: u32) -> Vec<(String, NormJob)> {
                 ("one row in packets", job((1, 8192)).with(packets)),
                 ("8 rows in packets", job((8, 8192)).with(packets).in_place()),
                 ("64 rows in packets", job((64, 8192)).with(packets).biased()),
+                (
+                    "64 rows in packets to blocks of e4m3",
+                    job((64, 8192)).with(packets).quantised(Scales::Block),
+                ),
+                (
+                    "16 rows in packets to rows of e4m3",
+                    job((16, 8192)).with(packets).quantised(Scales::Row),
+                ),
                 (
                     "64 rows in packets in a graph",
                     job((64, 5120)).with(packets).with(CollectiveJob::in_graph),
@@ -257,8 +268,8 @@ fn large_normalised(world: u32) -> Vec<(String, NormJob)> {
 
 /// Runs every job three times. All runs must have equal bits.
 fn run_normalised(jobs: &[(String, NormJob)]) {
-    let specs = jobs.iter().map(|(_, job)| spec(&job.job));
-    compile(&specs.collect::<Vec<_>>());
+    let kernels = jobs.iter().flat_map(|(_, job)| job.kernels());
+    compile(&kernels.map(|job| spec(&job)).collect::<Vec<_>>());
     for (name, job) in jobs {
         let mut first = None;
         for _ in 0..3 {
@@ -277,7 +288,7 @@ fn run_normalised(jobs: &[(String, NormJob)]) {
 fn norms_are_right() {
     let _limit = TimeLimit::start("norms", Duration::from_secs(480));
     for world in worlds(1) {
-        let jobs = [normalised(world), large_normalised(world)].concat();
+        let jobs = [normalised(world), quantised(world), large_normalised(world)].concat();
         run_normalised(&jobs);
         println!("world {world}: {} jobs", jobs.len());
     }
@@ -359,7 +370,8 @@ fn norms_on_several_nodes_are_right() {
     let _limit = TimeLimit::start("nodes: norms", Duration::from_secs(480));
     for (world, nodes) in topologies() {
         let (local, faults) = (world / nodes, Faults::default());
-        let jobs = normalised_across(nodes, local, &faults);
+        let jobs = [normalised_across, quantised_across];
+        let jobs = jobs.map(|jobs| jobs(nodes, local, &faults)).concat();
         run_normalised(&jobs);
         println!("{world} ranks, {nodes} nodes: {} jobs", jobs.len());
     }
@@ -375,7 +387,8 @@ fn every_job_of_collectives_has_a_plan() {
         for (name, job) in [small(world), large(world), rows, symmetric].concat() {
             expect_plans(&spec(&job), &name);
         }
-        for (name, job) in [normalised(world), large_normalised(world)].concat() {
+        let norms = [normalised(world), quantised(world), large_normalised(world)];
+        for (name, job) in norms.concat() {
             expect_plans(&spec(&job.job), &name);
         }
         for (name, job) in products(world) {

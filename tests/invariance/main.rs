@@ -142,7 +142,7 @@ fn normalised() -> CollectiveConfig {
 
 fn collectives() -> Vec<(String, Compared)> {
     // Rows of several blocks with a short last block.
-    let cols = (1032, 0);
+    let cols = (1040, 0);
     let sums = collective(CollectiveOp::AllReduce);
     // On one node, sums and moved rows need no option.
     let plain = CollectiveConfig::new;
@@ -150,7 +150,13 @@ fn collectives() -> Vec<(String, Compared)> {
         dtype: Dtype::Bf16,
         ..normalised()
     };
+    let narrow = |result_scales, mut config: CollectiveConfig| {
+        config.epilogue.result_scales = result_scales;
+        config
+    };
     [
+        ("rows of e4m3", narrow(Scales::Row, normalised()), (1, 2)),
+        ("blocks of e4m3", narrow(Scales::Block, in_halves), (2, 2)),
         ("norm of two ranks", normalised(), (1, 2)),
         ("norm on one rank", normalised(), (1, 1)),
         ("norm across nodes", in_halves, (2, 2)),

@@ -1,7 +1,7 @@
 //! Kernels with a norm, of collectives and of products.
 
 use crate::Kernel;
-use mkernel::spec::{Protocol, Tuning};
+use mkernel::spec::{Protocol, Scales, Tuning};
 use mkernel_testing::jobs::collective::norm::NormJob;
 use mkernel_testing::jobs::gemm::norm::GemmNormJob;
 
@@ -12,6 +12,7 @@ pub const KERNELS: &[Kernel<NormJob>] = &[
     ("chunks", chunks),
     ("one_rank", one_rank),
     ("normalised_in_place", normalised_in_place),
+    ("scaled_rows", scaled_rows),
 ];
 
 fn packets(world: u32, shots: u32) -> NormJob {
@@ -43,6 +44,12 @@ fn one_rank() -> NormJob {
 
 fn normalised_in_place() -> NormJob {
     let job = NormJob::new(2, (3, 1032), 2).in_place();
+    job.with(|job| job.protocol(Protocol::Ll).shots(1))
+}
+
+/// Warps that share a row exchange its greatest magnitude.
+fn scaled_rows() -> NormJob {
+    let job = NormJob::new(2, (7, 1040), 2).quantised(Scales::Row);
     job.with(|job| job.protocol(Protocol::Ll).shots(1))
 }
 

@@ -6,7 +6,7 @@ use mkernel_spec::abi::{ArgKind, MAX_BUCKETS, Source};
 use mkernel_spec::plan::Region;
 use mkernel_spec::{
     BLayout, CollectiveConfig, CollectiveOp, Device, Dim, GemmOp, KernelConfig, KernelPlan, Norm,
-    Protocol, SizedSpec,
+    Protocol, Scales, SizedSpec,
 };
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -41,14 +41,20 @@ fn collectives() -> impl Strategy<Value = Option<KernelPlan>> {
     let size = (1..=9000_u64, 1..=2000_u64);
     let op = prop::sample::select(CollectiveOp::ALL.to_vec());
     let protocol = prop::option::of(prop::sample::select(Protocol::ALL.to_vec()));
-    let options = (any::<bool>(), any::<bool>(), prop::option::of(1..=4_u32));
+    let scales = prop::sample::select(Scales::OF_ROWS.to_vec());
+    let options = (
+        any::<bool>(),
+        any::<bool>(),
+        prop::option::of(1..=4_u32),
+        scales,
+    );
     let all = (ranks, size, op, protocol, options, 1..=132_u32);
     all.prop_map(
-        |((local, nodes), (m, n), op, protocol, (norm, symmetric, buckets), sms)| {
+        |((local, nodes), (m, n), op, protocol, (norm, symmetric, buckets, scales), sms)| {
             let normalises = norm && op == CollectiveOp::AllReduce;
             let mut config = CollectiveConfig {
                 m: Dim::UpTo(m),
-                n: Dim::Static(8 * n),
+                n: Dim::Static(16 * n),
                 protocol,
                 buckets,
                 symmetric_result: symmetric && op.may_store_to_results() && !normalises,
@@ -56,6 +62,7 @@ fn collectives() -> impl Strategy<Value = Option<KernelPlan>> {
             };
             if normalises {
                 config.epilogue.norm = Norm::Rms;
+                config.epilogue.result_scales = scales;
             }
             let config = KernelConfig {
                 nodes,

@@ -1,10 +1,11 @@
 //! The documentation of a collective.
 
+use super::gemm::blocks;
 use super::operand::OperandDoc;
 use super::phrases::{Ranks, size};
 use mkernel_spec::abi::Operand;
 use mkernel_spec::plan::CollectivePlan;
-use mkernel_spec::{CollectiveConfig, CollectiveOp, SumEpilogue};
+use mkernel_spec::{CollectiveConfig, CollectiveOp, Dtype, Scales, SumEpilogue};
 
 /// Paragraphs of Markdown about the computation.
 pub fn semantics(config: &CollectiveConfig, ranks: Ranks) -> Vec<String> {
@@ -33,6 +34,7 @@ pub fn semantics(config: &CollectiveConfig, ranks: Ranks) -> Vec<String> {
         ),
     ];
     paragraphs.extend(norm(config.epilogue));
+    paragraphs.extend(scales(config));
     paragraphs
 }
 
@@ -56,6 +58,20 @@ fn norm(epilogue: SumEpilogue) -> Option<String> {
     })
 }
 
+/// The scales of Y; `None` if Y has no scales.
+fn scales(config: &CollectiveConfig) -> Option<String> {
+    let of = match config.epilogue.result_scales {
+        Scales::None | Scales::Tensor => return None,
+        Scales::Row => "a row",
+        Scales::Block => "128 columns of a row",
+    };
+    Some(format!(
+        "Each element `y` of these rows, rounded to {}, becomes `y / scale` in `Y`, rounded to e4m3. The `scale` of {of} in \
+         `y_scales` is their greatest magnitude divided by 448.",
+        config.dtype
+    ))
+}
+
 /// The operands of a rank.
 pub fn operands(config: &CollectiveConfig, ranks: Ranks) -> Vec<OperandDoc> {
     let (all, shard) = (size(config.m, "M"), ranks.shard(config.m, "M"));
@@ -75,7 +91,13 @@ pub fn operands(config: &CollectiveConfig, ranks: Ranks) -> Vec<OperandDoc> {
         CollectiveOp::Broadcast => x.note("of the root; any slice on the other ranks"),
         _ => x,
     };
-    let mut operands = vec![x, matrix(Operand::Y, y)];
+    let mut operands = vec![x];
+    let n = size(config.n, "N");
+    operands.push(OperandDoc::new(
+        Operand::Y,
+        config.result_dtype(),
+        format!("[{y}, {n}]"),
+    ));
     let epilogue = config.epilogue;
     let row = |operand| {
         let row = OperandDoc::new(operand, config.dtype, format!("[{}]", size(config.n, "N")));
@@ -91,6 +113,12 @@ pub fn operands(config: &CollectiveConfig, ranks: Ranks) -> Vec<OperandDoc> {
         operands.push(row(Operand::Weight));
         operands.push(matrix(Operand::ResidualOut, y));
     }
+    let scales = match epilogue.result_scales {
+        Scales::None | Scales::Tensor => return operands,
+        Scales::Row => format!("[{y}]"),
+        Scales::Block => format!("[{y}, {}]", blocks(config.n, "N")),
+    };
+    operands.push(OperandDoc::new(Operand::YScales, Dtype::Fp32, scales));
     operands
 }
 

@@ -113,7 +113,7 @@ pub enum OperandFault {
     /// The slice has elements of another type.
     #[error(
         "its elements are {given}, but the kernel expects {expected}. Pass elements of that type{}",
-        declare_type(*.operand, *.given)
+        declare_type(*.operand, *.given, *.expected)
     )]
     Dtype {
         /// The operand.
@@ -205,6 +205,7 @@ fn declare_it(operand: Operand) -> String {
         Operand::Weight | Operand::ResidualOut => {
             ", or declare the kernel with `norm = rms`".to_owned()
         }
+        Operand::YScales => ", or declare the kernel with `result_scales`".to_owned(),
         Operand::Lse => ", or declare the kernel without `lse = false`".to_owned(),
         _ => String::new(),
     }
@@ -219,14 +220,19 @@ fn declare_without(operand: Operand) -> String {
         Operand::Weight | Operand::ResidualOut => {
             ", or declare the kernel without `norm`".to_owned()
         }
+        Operand::YScales => ", or declare the kernel without `result_scales`".to_owned(),
         Operand::Lse => ", or declare the kernel with `lse = false`".to_owned(),
         _ => String::new(),
     }
 }
 
 /// Describes the declaration of a kernel whose operand has elements of this type. Empty if there is no such declaration.
-fn declare_type(operand: Operand, given: Dtype) -> String {
+fn declare_type(operand: Operand, given: Dtype, expected: Dtype) -> String {
     match (operand, given) {
+        (Operand::Y, Dtype::E4m3) => ", or declare the kernel with `result_scales`".to_owned(),
+        (Operand::Y, _) if expected == Dtype::E4m3 => {
+            ", or declare the kernel without `result_scales`".to_owned()
+        }
         (_, given) if Dtype::GEMM_FACTORS.contains(&given) => {
             format!(", or declare `dtype = {given}`")
         }

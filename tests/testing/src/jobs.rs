@@ -27,6 +27,7 @@ pub mod overlap;
 pub mod overtaken;
 mod permit;
 pub mod prepared;
+mod quantised;
 mod rows;
 mod runs;
 pub mod search;

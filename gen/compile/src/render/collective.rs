@@ -80,6 +80,12 @@ fn banner(body: &Body, op_plan: &CollectivePlan, topology: Topology) -> Vec<Stri
                 warps => format!("{warps} warps for"),
             }
         ));
+        if epilogue.quantises() {
+            lines.push(format!(
+                "Y       e4m3, a scale for each {}",
+                epilogue.result_scales
+            ));
+        }
     }
     lines.extend(body.network.as_ref().map(puts_line));
     lines
@@ -113,7 +119,11 @@ fn config(body: &Body, op_plan: &CollectivePlan, topology: Topology) -> Config {
         }
     }
     if op_plan.config.op.reduces() || op_plan.protocol == Protocol::Ll {
-        c.element("Element", op_plan.config.dtype, "element of X and Y");
+        let note = match op_plan.config.epilogue.quantises() {
+            true => "element of X",
+            false => "element of X and Y",
+        };
+        c.element("Element", op_plan.config.dtype, note);
     }
     if let (Some(root), Some(owners)) = (op_plan.config.root(topology.world()), op_plan.owners) {
         c.section("broadcast")
@@ -128,24 +138,32 @@ fn config(body: &Body, op_plan: &CollectivePlan, topology: Topology) -> Config {
     if op_plan.config.batch_invariant {
         c.batch_invariant();
     }
-    if let Some(norm) = op_plan.norm {
-        let eps = op_plan.config.epilogue.eps.value();
-        c.section("norm of rows")
-            .float("kEps", eps.into(), "added to the mean of squares");
-        if op_plan.protocol == Protocol::Ll {
-            c.u32("kRowWarps", norm.warps, "warps that share a row")
-                .u32(
-                    "kLaneVecs",
-                    norm.lane_vecs,
-                    "vectors of a row that a lane has",
-                );
-        }
-    }
+    norm(op_plan, &mut c);
     if op_plan.protocol == Protocol::Simple {
         chunks(body, op_plan, &mut c);
     }
     c.section("launch").u32("kThreads", body.launch.threads, "");
     c
+}
+
+/// The norm of rows, if rows are normalised.
+fn norm(op_plan: &CollectivePlan, c: &mut Config) {
+    let Some(norm) = op_plan.norm else { return };
+    let eps = op_plan.config.epilogue.eps.value();
+    c.section("norm of rows")
+        .float("kEps", eps.into(), "added to the mean of squares");
+    if op_plan.protocol == Protocol::Ll {
+        c.u32("kRowWarps", norm.warps, "warps that share a row")
+            .u32(
+                "kLaneVecs",
+                norm.lane_vecs,
+                "vectors of a row that a lane has",
+            );
+    }
+    if let Some(vecs) = op_plan.scale_vecs() {
+        let note = "vectors of a row that share a scale in Y, which is e4m3";
+        c.u32("kScaleVecs", vecs as u32, note);
+    }
 }
 
 fn chunks(body: &Body, op_plan: &CollectivePlan, c: &mut Config) {

@@ -63,6 +63,8 @@ pub enum Operand {
     X,
     /// This rank's output of a collective.
     Y,
+    /// The scales of this rank's Y.
+    YScales,
 }
 
 impl Operand {
@@ -97,6 +99,7 @@ impl Operand {
             Self::TopkWeights => "topk_weights",
             Self::X => "x",
             Self::Y => "y",
+            Self::YScales => "y_scales",
         }
     }
 
@@ -105,7 +108,13 @@ impl Operand {
     pub const fn is_result(self) -> bool {
         matches!(
             self,
-            Self::C | Self::ResidualOut | Self::O | Self::Lse | Self::ExpertOffsets | Self::Y
+            Self::C
+                | Self::ResidualOut
+                | Self::O
+                | Self::Lse
+                | Self::ExpertOffsets
+                | Self::Y
+                | Self::YScales
         )
     }
 }

@@ -1,7 +1,5 @@
 //! [`Dtype`]: types of elements.
 
-use crate::diagnostic::Diagnostics;
-use crate::field::Field;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -151,17 +149,6 @@ impl Dtype {
     pub const fn rounding_error(self, value: f64) -> f64 {
         let info = self.info();
         (value.abs() * info.roundoff).max(info.least / 2.0)
-    }
-
-    /// Records a diagnostic at `field` unless this type is among `allowed`.
-    pub(crate) fn check(self, allowed: &[Self], field: Field, found: &mut Diagnostics) {
-        let names: Vec<_> = allowed.iter().map(|dtype| dtype.name()).collect();
-        found.require(
-            allowed.contains(&self),
-            field,
-            || format!("{self} is not possible here"),
-            format!("use {}", names.join(" or ")),
-        );
     }
 
     /// The part of a kernel's name for the type of its operands, such as `_fp16`. Empty for the default type.

@@ -1,7 +1,6 @@
 //! [`OptionSpec`], which describes an option, and the macro that declares structs of options.
 
 use super::dim::Dim;
-use super::dtype::Dtype;
 use super::op::Op;
 use super::option_type::OptionType;
 use super::value::Value;
@@ -51,9 +50,9 @@ impl OptionSpec {
         self
     }
 
-    /// The option, with values restricted to these types of elements.
-    pub(crate) fn of_types(mut self, types: &[Dtype]) -> Self {
-        self.values = Values::Words(types.iter().map(|dtype| dtype.name()).collect());
+    /// The option, with values restricted to these words.
+    pub(crate) fn among<const N: usize>(mut self, words: [&'static str; N]) -> Self {
+        self.values = Values::Words(words.into());
         self
     }
 }
@@ -158,7 +157,7 @@ macro_rules! options {
             options {$(
                 $(#[doc = $doc:literal])*
                 $(#[limits($($limits:tt)+)])?
-                $(#[types($types:expr)])?
+                $(#[among($among:expr)])?
                 $(#[default($default:expr)])?
                 $(#[serde($($serde:tt)*)])?
                 $name:ident: $type:ty as $(=$Old:ident)? $($New:ident)?,
@@ -187,7 +186,7 @@ macro_rules! options {
                 $(
                     $(#[doc = $doc])*
                     $(#[doc = $crate::options::option::limits!(@doc $($limits)+)])?
-                    $(#[doc = concat!("\n\nOne of [`", stringify!($types), "`].")])?
+                    $(#[doc = concat!("\n\nOne of [`", stringify!($among), "`].")])?
                     $(#[serde($($serde)*)])?
                     pub $name: $type,
                 )*
@@ -205,7 +204,7 @@ macro_rules! options {
                         $(OptionSpec::new::<$type>(
                             Field::$($Old)?$($New)?, place, &[$($doc),*],
                             <$type as OptionType>::word(&options!(@default $($default)?)),
-                        )$(.within($crate::options::option::limits!($($limits)+)))?$(.of_types(&$types))?,)*
+                        )$(.within($crate::options::option::limits!($($limits)+)))?$(.among($among.map(|value| value.name())))?,)*
                     ];
                     $($(all.extend(self.$group.options(Some(stringify!($group))));)+)?
                     all
@@ -222,13 +221,13 @@ macro_rules! options {
             }
 
             impl $Struct {
-                /// Records counts outside their limits and types that the operator does not take. Groups check their own options.
+                /// Records counts outside their limits and values that the operator does not take. Groups check their own options.
                 #[allow(dead_code, unused_variables, reason = "not every struct has limits")]
                 pub(crate) fn check_limits(&self, found: &mut Diagnostics) {
                     $(
                         let field = Field::$($Old)?$($New)?;
-                        $(if let Some(dtype) = self.$name.given_dtype() {
-                            dtype.check(&$types, field, found);
+                        $(if let Some(word) = self.$name.given_word() {
+                            $crate::options::option_type::check_word(&word, &$among.map(|value| value.name()), field, found);
                         })?
                         let limits = None::<$crate::config::Limits>$(.or(Some($crate::options::option::limits!($($limits)+))))?;
                         if let (Some(limits), Some(value)) = (limits, self.$name.given_count()) {

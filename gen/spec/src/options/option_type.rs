@@ -4,6 +4,8 @@ use super::dim::Dim;
 use super::dtype::Dtype;
 use super::value::Value;
 use super::values::Values;
+use crate::diagnostic::Diagnostics;
+use crate::field::Field;
 use std::fmt;
 
 /// A type of options.
@@ -24,8 +26,8 @@ pub(crate) trait OptionType: Sized {
         None
     }
 
-    /// The type of elements, if the value is a given type.
-    fn given_dtype(&self) -> Option<Dtype> {
+    /// The word of a choice, if the value is given.
+    fn given_word(&self) -> Option<String> {
         None
     }
 }
@@ -91,8 +93,8 @@ impl<T: OptionType> OptionType for Option<T> {
         self.as_ref().and_then(T::given_count)
     }
 
-    fn given_dtype(&self) -> Option<Dtype> {
-        self.as_ref().and_then(T::given_dtype)
+    fn given_word(&self) -> Option<String> {
+        self.as_ref().and_then(T::given_word)
     }
 }
 
@@ -100,11 +102,6 @@ impl<T: OptionType> OptionType for Option<T> {
 pub(crate) trait Choice: Copy + fmt::Debug + fmt::Display + 'static {
     /// The values that an option takes, by name.
     const CHOICES: &'static [(&'static str, Self)];
-
-    /// The type of elements; `None` if the value is not a type of elements.
-    fn dtype(self) -> Option<Dtype> {
-        None
-    }
 }
 
 impl Choice for Dtype {
@@ -117,10 +114,6 @@ impl Choice for Dtype {
         }
         choices
     };
-
-    fn dtype(self) -> Option<Dtype> {
-        Some(self)
-    }
 }
 
 fn words<T: Choice>() -> Vec<&'static str> {
@@ -128,8 +121,8 @@ fn words<T: Choice>() -> Vec<&'static str> {
 }
 
 impl<T: Choice> OptionType for T {
-    fn given_dtype(&self) -> Option<Dtype> {
-        self.dtype()
+    fn given_word(&self) -> Option<String> {
+        self.word()
     }
 
     fn values() -> Values {
@@ -144,6 +137,16 @@ impl<T: Choice> OptionType for T {
     fn word(&self) -> Option<String> {
         Some(self.to_string())
     }
+}
+
+/// Records a diagnostic at `field` unless `word` is among `allowed`.
+pub(crate) fn check_word(word: &str, allowed: &[&str], field: Field, found: &mut Diagnostics) {
+    found.require(
+        allowed.contains(&word),
+        field,
+        || format!("{word} is not possible here"),
+        format!("use {}", allowed.join(" or ")),
+    );
 }
 
 /// A type of few values, each with the name that the user writes.

@@ -27,7 +27,17 @@ fn sections(op_plan: &CollectivePlan, topology: Topology) -> Vec<(&'static str, 
         };
         ("norm", vec![warps])
     });
-    [transfer].into_iter().chain(norm).collect()
+    let exchange = match op_plan.shares_magnitudes() {
+        true => "; the warps of a row send each other greatest magnitudes",
+        false => "",
+    };
+    let epilogue = op_plan.config.epilogue;
+    let scales = epilogue.quantises().then(|| {
+        let of = epilogue.result_scales;
+        ("scales", vec![format!("one for each {of} of Y{exchange}")])
+    });
+    let sections = [transfer].into_iter().chain(norm);
+    sections.chain(scales).collect()
 }
 
 fn computes(op_plan: &CollectivePlan, topology: Topology) -> String {
@@ -45,11 +55,15 @@ fn computes(op_plan: &CollectivePlan, topology: Topology) -> String {
         norm => format!("{norm}({})", epilogue.addends(formula)),
     };
     format!(
-        "Y = {formula} [{}, {}]{whose}, {}, {}",
+        "Y = {formula} [{}, {}]{whose}, {}, {}{}",
         shape.m,
         shape.n,
         ranks_on(topology),
-        op_plan.config.dtype
+        op_plan.config.dtype,
+        match epilogue.quantises() {
+            true => format!(", Y in {}", op_plan.config.result_dtype()),
+            false => String::new(),
+        }
     )
 }
 

@@ -1,10 +1,12 @@
 //! Inputs and reference of collectives.
 
 use super::inputs::Inputs;
+use super::quantised::Quantised;
 use super::reference::{Matrix, matrix_sums_bytes, rounding_error};
+use mkernel::KernelPlan;
 use mkernel::Operand;
-use mkernel::spec::plan::CollectivePlan;
-use mkernel::{KernelPlan, spec::CollectiveOp};
+use mkernel::spec::plan::{CollectivePlan, SCALE_BLOCK};
+use mkernel::spec::{CollectiveOp, Scales};
 
 /// A random tensor of each rank.
 pub fn inputs(plan: &KernelPlan, _: &CollectivePlan, seed: u64, call: u32) -> Inputs {
@@ -12,7 +14,7 @@ pub fn inputs(plan: &KernelPlan, _: &CollectivePlan, seed: u64, call: u32) -> In
     Inputs::random(plan, seed, call, |operand| operand != Operand::X)
 }
 
-/// The expected Y of `rank`, and with a norm the new residual.
+/// The expected Y of `rank`, with a norm the new residual, and with scales of Y the scales.
 pub fn expected(
     plan: &KernelPlan,
     op_plan: &CollectivePlan,
@@ -55,7 +57,13 @@ pub fn expected(
     let common = |operand| inputs.of(operand).first().map_or(&[][..], |all| all);
     let z = sum.plus(common(Operand::Bias), common(Operand::Residual));
     let y = z.rms_norm(common(Operand::Weight), epilogue.eps.value());
-    Some(vec![y, z])
+    let share = match epilogue.result_scales {
+        Scales::None | Scales::Tensor => return Some(vec![y, z]),
+        Scales::Row => y.cols,
+        Scales::Block => SCALE_BLOCK as usize,
+    };
+    let Quantised { elements, scales } = Quantised::of(&y, share);
+    Some(vec![elements, z, scales])
 }
 
 /// The sums over ranks, and their errors: nodes of several ranks round their sums for other nodes.

@@ -16,6 +16,7 @@ mod moe_layer;
 mod operators;
 mod other_batch;
 pub mod outcome_line;
+mod quantised;
 mod queue;
 #[cfg(test)]
 mod random_runs;

@@ -1,8 +1,9 @@
 // Norm of rows that warps hold in registers. The warps of a row are anywhere on the GPU. Each warp sends its sum of
 // squares, or its sums of blocks, to all warps of the row in packets of this rank's own workspace, so that no fence and
-// no barrier is between the sums and the result.
+// no barrier is between the sums and the result. If all elements of a row share a scale, a warp also sends the greatest
+// magnitude of its part of the row.
 #pragma once
-#include <mk/collective/norm.cuh>
+#include <mk/collective/quantised_norm.cuh>
 #include <mk/comm/ll.cuh>
 #include <mk/deadline.cuh>
 
@@ -18,12 +19,17 @@ template <class Workspace>
 concept SquaresWorkspace = requires(u32 parity, u32 row, u32 part) {
   Workspace::squares(parity, row, part);  // a packet with a part of the sum of squares of a row: of a warp, or of a block
 };
+template <class Workspace>
+concept MagnitudesWorkspace = requires(u32 parity, u32 row, u32 part) {
+  Workspace::magnitudes(parity, row, part);  // a packet with the greatest magnitude of a warp's part of a row
+};
 
 // Only kernels that normalise instantiate the functions.
 template <class Config, class Args, class Workspace>
 struct LlNorm {
   using Shards = collective::Shards<Config>;
   using Norm = RowNorm<Config, Args>;
+  using Quantised = QuantisedNorm<Config, Args>;
 
   // All warps of the grid: calls `z(vec, load(vec))` once for each vector of the tensor, in the lane that has the
   // vector, and stores the norm of the vector to the result. Loads of several vectors come before the first `z` of
@@ -99,7 +105,7 @@ struct LlNorm {
     } else {
       squares = warp_sum(squares);
       if constexpr (Config::kRowWarps > 1) {
-        send_squares(ctx, row, part, squares);
+        send<Squares>(ctx, row, part, squares);
         squares = sum_of_row<Config::kRowWarps>(ctx, row);
       }
     }
@@ -107,44 +113,93 @@ struct LlNorm {
 #pragma unroll
     for (u32 v = 0; v < kLaneVecs; ++v) {
       if (vec_of(part, v) >= Config::kRowVecs) continue;
-      store_vec16(Tensors<Config, Args>::output(args).at(first + vec_of(part, v)), Norm::scaled(vecs[v], scale, weights[v]));
+      if constexpr (QuantisesRows<Config>) vecs[v] = Norm::scaled(vecs[v], scale, weights[v]);
+      else store_vec16(Tensors<Config, Args>::output(args).at(first + vec_of(part, v)), Norm::scaled(vecs[v], scale, weights[v]));
+    }
+    if constexpr (QuantisesRows<Config>) quantise(args, ctx, row, part, vecs);
+  }
+
+  // A warp that has the vectors `y` of a normalised row: stores the vectors as elements of e4m3.
+  static MK_DEVICE void quantise(const Args& args, const RankContext& ctx, u32 row, u32 part, const Vec16 (&y)[Config::kLaneVecs]) {
+    float of_row = Quantise::kLeast;
+    if constexpr (Quantised::kOfRows) {
+#pragma unroll
+      for (u32 v = 0; v < Config::kLaneVecs; ++v) {
+        if (vec_of(part, v) < Config::kRowVecs) of_row = Quantised::greater(of_row, y[v]);
+      }
+      of_row = Quantised::of_lanes(of_row);
+      if constexpr (Config::kRowWarps > 1) {
+        send<Magnitudes>(ctx, row, part, of_row);
+        of_row = greatest_of_row(ctx, row);
+      }
+    }
+#pragma unroll
+    for (u32 v = 0; v < Config::kLaneVecs; ++v) {
+      const u32 vec = vec_of(part, v);
+      float greatest = of_row;
+      if constexpr (!Quantised::kOfRows) {
+        if (vec < Config::kRowVecs) greatest = Quantised::greater(greatest, y[v]);
+        greatest = Quantised::of_lanes(greatest);
+      }
+      if (vec < Config::kRowVecs) Quantised::store(args, row * Config::kRowVecs + vec, y[v], greatest);
     }
   }
 
   // A warp that has the vectors `vecs` of a row: the sum of squares of the whole row, as the sum of its blocks.
   static MK_DEVICE float sum_of_blocks(const RankContext& ctx, u32 row, u32 part, const Vec16 (&vecs)[Config::kLaneVecs]) {
-    using Squares = RowSquares<Config>;
-    Squares own;
+    using Blocks = RowSquares<Config>;
+    Blocks own;
 #pragma unroll
     for (u32 v = 0; v < Config::kLaneVecs; ++v) {
       const u32 block = part * Config::kLaneVecs + v;
       const float squares = vec_of(part, v) < Config::kRowVecs ? Norm::squares(vecs[v]) : 0.0f;
       if constexpr (Config::kRowWarps == 1) own.add(block, squares);
-      else if (block < Squares::kBlocks) send_squares(ctx, row, block, warp_sum(squares));
+      else if (block < Blocks::kBlocks) send<Squares>(ctx, row, block, warp_sum(squares));
     }
     if constexpr (Config::kRowWarps == 1) return own.of_row();
-    else return sum_of_row<Squares::kBlocks>(ctx, row);
+    else return sum_of_row<Blocks::kBlocks>(ctx, row);
   }
 
-  // A warp: sends a part of the sum of squares of a row to all warps of the row.
-  static MK_DEVICE void send_squares(const RankContext& ctx, u32 row, u32 part, float squares) {
-    static_assert(SquaresWorkspace<Workspace>);
-    if (lane_index() == 0) {
-      comm::store_ll(ctx.local_ptr(Workspace::squares(ctx.parity(), row, part)), as_bits(squares), 0, ctx.mark());
+  // The packets that the warps of a row send each other.
+  struct Squares {
+    static MK_DEVICE Symmetric<u8> at(const RankContext& ctx, u32 row, u32 part) {
+      static_assert(SquaresWorkspace<Workspace>);
+      return Workspace::squares(ctx.parity(), row, part);
     }
+  };
+  struct Magnitudes {
+    static MK_DEVICE Symmetric<u8> at(const RankContext& ctx, u32 row, u32 part) {
+      static_assert(MagnitudesWorkspace<Workspace>);
+      return Workspace::magnitudes(ctx.parity(), row, part);
+    }
+  };
+
+  // A warp: sends a number of a part of a row to all warps of the row.
+  template <class Packets>
+  static MK_DEVICE void send(const RankContext& ctx, u32 row, u32 part, float number) {
+    if (lane_index() == 0) comm::store_ll(ctx.local_ptr(Packets::at(ctx, row, part)), as_bits(number), 0, ctx.mark());
   }
 
   // A warp: adds the parts of the sum of squares of a row, in one order in all warps, on all ranks and in every call.
   template <u32 kParts>
   static MK_DEVICE float sum_of_row(const RankContext& ctx, u32 row) {
     float sum = 0.0f;
-    for (u32 part = lane_index(); part < kParts; part += kWarp) sum += wait_squares(ctx, row, part);
+    for (u32 part = lane_index(); part < kParts; part += kWarp) sum += wait<Squares>(ctx, row, part);
     __syncwarp();
     return warp_sum(sum);
   }
 
-  static MK_DEVICE float wait_squares(const RankContext& ctx, u32 row, u32 part) {
-    const u8* slot = ctx.local_ptr(Workspace::squares(ctx.parity(), row, part));
+  // A warp: the greatest magnitude of a row.
+  static MK_DEVICE float greatest_of_row(const RankContext& ctx, u32 row) {
+    float greatest = Quantise::kLeast;
+    for (u32 part = lane_index(); part < Config::kRowWarps; part += kWarp) greatest = max(greatest, wait<Magnitudes>(ctx, row, part));
+    __syncwarp();
+    return Quantised::of_lanes(greatest);
+  }
+
+  template <class Packets>
+  static MK_DEVICE float wait(const RankContext& ctx, u32 row, u32 part) {
+    const u8* slot = ctx.local_ptr(Packets::at(ctx, row, part));
     Deadline deadline;
     for (;;) {
       const comm::LlPacket packet = comm::load_ll(slot);

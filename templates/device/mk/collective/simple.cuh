@@ -7,8 +7,8 @@
 #include <mk/call.cuh>
 #include <mk/collective/exchange.cuh>
 #include <mk/collective/gather.cuh>
-#include <mk/collective/norm.cuh>
 #include <mk/collective/peer_results.cuh>
+#include <mk/collective/quantised_norm.cuh>
 #include <mk/collective/reduce.cuh>
 #include <mk/collective/scatter.cuh>
 #include <mk/roles.cuh>
@@ -167,16 +167,50 @@ struct Simple {
       }
       const float scale = Norm::scale(squares.of_row());
       const auto result = Tensors::output(args);
-      struct Operands {
-        Vec16 z, weight;
-      };
       // The lane loads data that it has stored itself, or acquired with a flag.
-      for_each_vec<kUnroll>(
-          Config::kRowVecs,
-          [&](u32 vec) { return Operands{load_written_vec16(kept.at(first_vec + vec)), Norm::weight(args, vec)}; },
-          [&](u32 vec, const Operands& operands) {
-            store_vec16(result.at(first_vec + vec), Norm::scaled(operands.z, scale, operands.weight));
-          });
+      const auto load = [&](u32 vec) { return Operands{load_written_vec16(kept.at(first_vec + vec)), Norm::weight(args, vec)}; };
+      const auto norm = [&](const Operands& operands) { return Norm::scaled(operands.z, scale, operands.weight); };
+      if constexpr (QuantisesRows<Config>) {
+        quantise<kUnroll>(args, first_vec, load, norm);
+      } else {
+        for_each_vec<kUnroll>(Config::kRowVecs, load, [&](u32 vec, const Operands& operands) {
+          store_vec16(result.at(first_vec + vec), norm(operands));
+        });
+      }
+    }
+
+    struct Operands {
+      Vec16 z, weight;
+    };
+
+    // A warp: stores a row, which begins at vector `first_vec`, as elements of e4m3.
+    template <u32 kUnroll, class Load, class Normalise>
+    static MK_DEVICE void quantise(const Args& args, u32 first_vec, const Load& load, const Normalise& norm) {
+      using Quantised = QuantisedNorm<Config, Args>;
+      float of_row = Quantise::kLeast;
+      if constexpr (Quantised::kOfRows) {
+        for_each_vec<kUnroll>(Config::kRowVecs, load,
+                              [&](u32, const Operands& operands) { of_row = Quantised::greater(of_row, norm(operands)); });
+        of_row = Quantised::of_lanes(of_row);
+      }
+      // Lanes that share a scale stay together, also where some have no vector.
+#pragma unroll 1
+      for (u32 turn = 0; turn < Config::kRowVecs; turn += kWarp * kUnroll) {
+        Operands operands[kUnroll];
+#pragma unroll
+        for (u32 u = 0; u < kUnroll; ++u) {
+          const u32 vec = turn + u * kWarp + lane_index();
+          if (vec < Config::kRowVecs) operands[u] = load(vec);
+        }
+#pragma unroll
+        for (u32 u = 0; u < kUnroll; ++u) {
+          const u32 vec = turn + u * kWarp + lane_index();
+          const Vec16 y = vec < Config::kRowVecs ? norm(operands[u]) : Vec16{};
+          float greatest = of_row;
+          if constexpr (!Quantised::kOfRows) greatest = Quantised::of_lanes(Quantised::greater(greatest, y));
+          if (vec < Config::kRowVecs) Quantised::store(args, first_vec + vec, y, greatest);
+        }
+      }
     }
   };
 

@@ -1,34 +1,21 @@
-// Sums as elements of e4m3, with a scale for each kScaleBlock columns of a row.
-//
-// A scale is the greatest magnitude of its sums divided by 448, the greatest e4m3. An element is a sum divided by the scale, rounded to
-// nearest even. A sum that is NaN becomes NaN and does not change the scale. If a sum is infinite, all elements of the block become
-// NaN, so that all products with the row are NaN. A greatest magnitude below kLeast counts as kLeast, so that zeros stay zeros.
+// Sums as elements of e4m3, with a scale for each kScaleBlock columns of a row. See Quantise.
 #pragma once
 #include <mk/arch.cuh>
 #include <mk/gemm/scales.cuh>
+#include <mk/quantise.cuh>
 
 namespace mk::gemm {
 
 struct QuantisedRows {
-  static constexpr float kGreatest = 448.0f;
-  static constexpr float kLeast = 0x1p-64f;
-
   using Sums = Accumulator<kScaleBlock, float*>;
 
   // A warp: returns the scale of a lane's upper row (half 0) or lower row.
   static MK_DEVICE float scale(Sums sums, u32 half) {
-    float greatest = kLeast;
+    float greatest = Quantise::kLeast;
     sums.for_each([&](u32 of_half, u32, float& sum) {
-      if (of_half == half) greatest = max(greatest, as_float(as_bits(sum) & 0x7fffffff));
+      if (of_half == half) greatest = Quantise::greater(greatest, sum);
     });
-    return quad_max(greatest) * (1.0f / kGreatest);
-  }
-
-  // 1 / x, rounded to nearest by one step of Newton's method: the approximation of GPUs and the quotient of simulated GPUs may differ in
-  // the last bit.
-  static MK_DEVICE float reciprocal(float x) {
-    const float near = reciprocal_approx(x);
-    return multiply_add(near, multiply_add(-x, near, 1.0f), near);
+    return Quantise::scale(quad_max(greatest));
   }
 
   // A warp: writes its rows to lines of the 128-byte swizzle, from `line` on.
@@ -40,7 +27,7 @@ struct QuantisedRows {
     const u32 in_vec = (is_odd ? Fragment::kBlockCols : 0) + lane_index() % Fragment::kRowLanes / 2 * 4;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
-      const float to_elements = reciprocal(scales[half]);
+      const float to_elements = Quantise::reciprocal(scales[half]);
       const u32 to = line + (row + half * Fragment::kHalfRows) * kLineBytes + in_vec;
 #pragma unroll
       for (u32 vec = 0; vec < kLineBytes / kVecBytes; ++vec) {

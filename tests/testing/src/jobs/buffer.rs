@@ -1,7 +1,9 @@
 //! [`Buffer`] and [`Elements`]: the memory of operands.
 
 use crate::lab::Failure;
-use mkernel::cudarc::driver::{CudaSlice, CudaStream, CudaView, CudaViewMut, DeviceRepr};
+use mkernel::cudarc::driver::{
+    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DeviceRepr,
+};
 use mkernel::float8::F8E4M3;
 use mkernel::half::{bf16, f16};
 use mkernel::operands::Element;
@@ -131,6 +133,11 @@ impl Elements {
             Buffer::Slice(slice) => call.write(operand, slice),
             Buffer::Symmetric(tensor) => call.write(operand, tensor),
         })
+    }
+
+    /// The address of the first element.
+    pub(super) fn address(&self, stream: &CudaStream) -> u64 {
+        by_type!(self, buffer => buffer.view().device_ptr(stream).0)
     }
 
     /// Downloads the elements, integers as the nearest numbers of fp32.

@@ -62,7 +62,7 @@ options! {
             /// Type of the elements of Q, K, V and O.
             ///
             /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite.
-            #[types(Dtype::FACTORS)]
+            #[among(Dtype::FACTORS)]
             #[serde(default)]
             dtype: Dtype as =DTYPE,
             /// How Q, K, V and O lie in memory: as `[B, S, H, D]` (bshd), or as `[B, H, S, D]` (bhsd).

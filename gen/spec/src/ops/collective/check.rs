@@ -105,12 +105,14 @@ fn check_epilogue(config: &CollectiveConfig, found: &mut Diagnostics) {
             "remove it, or the norm",
         );
         epilogue.eps.check(found);
+        check_result_scales(config, found);
         return;
     }
     let given = [
         (Field::BIAS, epilogue.bias),
         (Field::RESIDUAL, epilogue.residual),
         (Field::EPS, epilogue.eps != Eps::default()),
+        (Field::RESULT_SCALES, epilogue.quantises()),
     ];
     for (field, given) in given {
         found.require(
@@ -120,6 +122,21 @@ fn check_epilogue(config: &CollectiveConfig, found: &mut Diagnostics) {
             "remove it, or add norm = \"rms\"",
         );
     }
+}
+
+/// Checks the scales of normalised rows. GEMMs take rows of e4m3 in steps of 16 bytes.
+fn check_result_scales(config: &CollectiveConfig, found: &mut Diagnostics) {
+    config.epilogue.check_limits(found);
+    let step = config.result_dtype().stride_step();
+    let Some(n) = config.n.fixed().filter(|n| n.is_multiple_of(DIM_STEP)) else {
+        return;
+    };
+    found.require(
+        !config.epilogue.quantises() || n.is_multiple_of(step),
+        Field::N,
+        || format!("{n} is not a multiple of {step}, as rows of e4m3 need"),
+        "pad it, or remove result_scales",
+    );
 }
 
 fn check_protocol(
@@ -165,7 +182,7 @@ fn check_protocol(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Dtype, KernelConfig, Norm, SumEpilogue};
+    use crate::config::{Dtype, KernelConfig, Norm, Scales, SumEpilogue};
     use crate::spec::KernelSpec;
 
     fn mistakes(world: u32, nodes: u32, config: CollectiveConfig) -> Vec<&'static str> {
@@ -221,6 +238,25 @@ mod tests {
             ..CollectiveConfig::new(CollectiveOp::AllReduce)
         };
         assert_eq!(mistakes(2, 1, one_size), ["buckets"]);
+    }
+
+    #[test]
+    fn scales_of_a_result_need_a_norm_and_rows_of_whole_vectors() {
+        let of = |norm, result_scales| CollectiveConfig {
+            n: Dim::Static(1032),
+            epilogue: SumEpilogue {
+                norm,
+                result_scales,
+                ..SumEpilogue::default()
+            },
+            ..CollectiveConfig::new(CollectiveOp::AllReduce)
+        };
+        let alone = of(Norm::None, Scales::Block);
+        assert_eq!(mistakes(2, 1, alone), ["result_scales"]);
+        let narrow = of(Norm::Rms, Scales::Row);
+        assert_eq!(mistakes(2, 1, narrow), ["n"]);
+        let whole = of(Norm::Rms, Scales::Tensor);
+        assert_eq!(mistakes(2, 1, whole), ["result_scales", "n"]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::abi::MAX_BUCKETS;
 use crate::config::{Dim, Dtype, Eps, Field, Norm};
 use crate::diagnostic::Diagnostics;
+use crate::ops::gemm::Scales;
 use crate::options::op::Op;
 use crate::options::option::{OptionSpec, options};
 use crate::options::option_type::{OptionType, choices};
@@ -36,7 +37,7 @@ options! {
         }
         options {
             /// Type of the elements.
-            #[types(Dtype::RESULTS)]
+            #[among(Dtype::RESULTS)]
             #[serde(default)]
             dtype: Dtype as DTYPE,
             /// How data travels: as packets that need no flag behind them (ll), or as plain data with a flag behind each chunk
@@ -103,6 +104,12 @@ options! {
             norm: Norm as NORM,
             /// The number above 0 that the norm adds to the mean of squares.
             eps: Eps as EPS,
+            /// The elements of a row of Y that share a scale: all (row), or 128 (block). Y is then e4m3; only with a norm.
+            ///
+            /// The kernel also writes `y_scales`, which `gemm` and `ag_gemm` with the same `scales` take as `a_scales`.
+            /// `residual_out` keeps the type of X.
+            #[among(Scales::OF_ROWS)]
+            result_scales: Scales as RESULT_SCALES,
         }
     }
 }
@@ -208,13 +215,21 @@ impl SumEpilogue {
         given.fold(sum.to_owned(), |sum, (_, addend)| sum + addend)
     }
 
-    /// The part of a kernel's name for the epilogue, such as `_bias_residual_rms`; empty if the epilogue does nothing.
+    /// Whether normalised rows become elements of e4m3 with scales.
+    #[must_use]
+    pub fn quantises(&self) -> bool {
+        self.result_scales != Scales::None
+    }
+
+    /// The part of a kernel's name for the epilogue, such as `_bias_residual_rms_e4m3_row`; empty if the epilogue does nothing.
     #[must_use]
     pub fn suffix(&self) -> String {
         let parts = [
             (self.bias, "bias"),
             (self.residual, "residual"),
             (self.normalises(), self.norm.name()),
+            (self.quantises(), Dtype::E4m3.name()),
+            (self.quantises(), self.result_scales.name()),
         ];
         let given = parts.into_iter().filter(|(given, _)| *given);
         given.map(|(_, name)| format!("_{name}")).collect()
@@ -222,6 +237,15 @@ impl SumEpilogue {
 }
 
 impl CollectiveConfig {
+    /// The type of the elements of Y.
+    #[must_use]
+    pub fn result_dtype(&self) -> Dtype {
+        match self.epilogue.quantises() {
+            true => Dtype::E4m3,
+            false => self.dtype,
+        }
+    }
+
     /// The rank that has the result of a broadcast over `world` ranks before the call; `None` for other operators. A world of
     /// one rank has no other root.
     #[must_use]

@@ -4,6 +4,8 @@ use super::config::{CollectiveOp, CollectiveShape, Protocol, SumEpilogue};
 use super::op_plan::CollectivePlan;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
 use crate::arch::Arch;
+use crate::config::Dtype;
+use crate::ops::gemm::Scales;
 use crate::parts::id::{id_prefix, part};
 use crate::parts::network::{common_args, results_on_peers};
 use crate::topology::Topology;
@@ -84,13 +86,16 @@ fn rows(op_plan: &CollectivePlan, world: u32) -> (Extent, Extent) {
 
 pub(super) fn operands(op_plan: &CollectivePlan, world: u32) -> Vec<OperandSpec> {
     let (x, y) = rows(op_plan, world);
-    let matrix =
-        |operand, rows| OperandSpec::new(operand, rows, op_plan.shape.n, op_plan.config.dtype);
-    let mut result = matrix(Operand::Y, y).in_symmetric_memory(op_plan.config.symmetric_result);
-    if !op_plan.config.op.exchanges() {
+    let (config, n) = (op_plan.config, op_plan.shape.n);
+    let matrix = |operand, rows| OperandSpec::new(operand, rows, n, config.dtype);
+    let mut result = OperandSpec::new(Operand::Y, y, n, config.result_dtype())
+        .in_symmetric_memory(config.symmetric_result);
+    if !config.op.exchanges() && config.result_dtype() == config.dtype {
         result = result.in_place_of(Operand::X);
     }
-    let epilogue = op_plan.config.epilogue;
+    let epilogue = config.epilogue;
+    let row_scales = epilogue.result_scales.of_row(n);
+    let scales = OperandSpec::new(Operand::YScales, y, row_scales, Dtype::Fp32).of_any_stride();
     let one = Extent::Fixed(1);
     let new_residual = matrix(Operand::ResidualOut, y).in_place_of(Operand::Residual);
     let all = [
@@ -100,6 +105,7 @@ pub(super) fn operands(op_plan: &CollectivePlan, world: u32) -> Vec<OperandSpec>
         (epilogue.residual, matrix(Operand::Residual, y)),
         (epilogue.normalises(), matrix(Operand::Weight, one)),
         (epilogue.normalises(), new_residual),
+        (epilogue.quantises(), scales),
     ];
     let given = all.into_iter().filter(|(given, _)| *given);
     given.map(|(_, operand)| operand).collect()
@@ -121,6 +127,13 @@ fn epilogue_args(epilogue: SumEpilogue) -> Vec<(&'static str, ArgKind)> {
         kinds.push(("weight", ArgKind::Pointer(Operand::Weight)));
         kinds.push(("residual_out", ArgKind::Pointer(Operand::ResidualOut)));
         kinds.push(("residual_out_row_bytes", stride));
+    }
+    if epilogue.quantises() {
+        kinds.push(("y_scales", ArgKind::Pointer(Operand::YScales)));
+    }
+    if epilogue.result_scales == Scales::Block {
+        let stride = ArgKind::RowStrideBytes(Operand::YScales);
+        kinds.push(("y_scales_row_bytes", stride));
     }
     kinds
 }

@@ -1,6 +1,7 @@
 //! The part of a plan that only collectives have.
 
 use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
+use crate::ops::gemm::{SCALE_BLOCK, Scales};
 use crate::topology::Topology;
 use serde::Serialize;
 
@@ -142,6 +143,23 @@ impl CollectivePlan {
     #[must_use]
     pub const fn row_vecs(&self) -> u64 {
         self.shape.n * self.config.dtype.bytes() / VEC_BYTES
+    }
+
+    /// Vectors of a row of X whose elements share a scale in Y; `None` if Y has no scales.
+    #[must_use]
+    pub const fn scale_vecs(&self) -> Option<u64> {
+        match self.config.epilogue.result_scales {
+            Scales::None | Scales::Tensor => None,
+            Scales::Row => Some(self.row_vecs()),
+            Scales::Block => Some(SCALE_BLOCK * self.config.dtype.bytes() / VEC_BYTES),
+        }
+    }
+
+    /// Whether warps that share a row send each other the greatest magnitudes of their parts of the row.
+    #[must_use]
+    pub fn shares_magnitudes(&self) -> bool {
+        let of_row = self.config.epilogue.result_scales == Scales::Row;
+        of_row && self.norm.is_some_and(|norm| norm.warps > 1)
     }
 
     /// Bytes of the tensor.

@@ -13,7 +13,7 @@ use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
 use super::op_plan::{CollectivePlan, LL_THREADS, Owners, RowWarps, StepWarps, VEC_BYTES};
 use super::roles::Roles;
 use super::{cost, layout, memory};
-use crate::config::Field;
+use crate::config::{Dtype, Field};
 use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use crate::parts::network::PUT_BYTES;
@@ -278,9 +278,12 @@ fn traffic(op_plan: &CollectivePlan, topology: Topology) -> Traffic {
     let elems = |bytes: u64| bytes / op_plan.config.dtype.bytes();
     let epilogue = op_plan.config.epilogue;
     let more = u64::from(epilogue.residual) + u64::from(epilogue.normalises());
+    let scales = op_plan.shape.m * epilogue.result_scales.of_row(op_plan.shape.n);
+    let result =
+        elems(whole) * op_plan.config.result_dtype().bytes() + scales * Dtype::Fp32.bytes();
     let (read, written) = match op_plan.config.op {
         CollectiveOp::AllReduce | CollectiveOp::Broadcast | CollectiveOp::AllToAll => {
-            (whole, whole)
+            (whole, result)
         }
         CollectiveOp::AllGather => (shard, whole),
         CollectiveOp::ReduceScatter => (whole, shard),

@@ -29,7 +29,7 @@ options! {
             /// Type of the elements of rows and of their sums.
             ///
             /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite.
-            #[types(Dtype::FACTORS)]
+            #[among(Dtype::FACTORS)]
             #[serde(default)]
             dtype: Dtype as =DTYPE,
             /// The most rows of a rank, as given for the operator that dispatched the tokens.

@@ -47,7 +47,7 @@ options! {
             ///
             /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite. With e4m3, weights are
             /// `[columns, hidden]`, and C is bf16.
-            #[types(Dtype::GEMM_FACTORS)]
+            #[among(Dtype::GEMM_FACTORS)]
             #[serde(default)]
             dtype: Dtype as =DTYPE,
             /// The elements of tokens, and of an expert's weight, that share a scale, an fp32 number by which the elements

@@ -7,6 +7,7 @@ use crate::config::{
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
 use crate::options::OperatorConfig;
+use crate::options::option_type::check_word;
 
 /// Records every mistake.
 pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Diagnostics) {
@@ -26,9 +27,8 @@ pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Dia
     }
     config.check_limits(found);
     let types = config.types();
-    types
-        .c
-        .check(&[types.a.of_results(), Dtype::Fp32], Field::OUTPUT, found);
+    let results = [types.a.of_results(), Dtype::Fp32].map(Dtype::name);
+    check_word(types.c.name(), &results, Field::OUTPUT, found);
     narrow::check(found, config.dtype, config.scales, config.b_layout);
     check_sent_scales(found, config);
     check_norm(found, config, nodes);

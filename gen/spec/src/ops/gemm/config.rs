@@ -49,7 +49,7 @@ options! {
             ///
             /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite. With e4m3, only A and B have this
             /// type, B is `[N, K]`, and what an epilogue adds, partial sums and C are bf16.
-            #[types(Dtype::GEMM_FACTORS)]
+            #[among(Dtype::GEMM_FACTORS)]
             #[serde(default)]
             dtype: Dtype as =DTYPE,
             /// Which elements of A and of B share a scale, an fp32 number by which the elements are multiplied; only with e4m3.
@@ -107,7 +107,7 @@ options! {
             /// Elements of C: fp32, or those of A, which are the default; with e4m3, bf16.
             ///
             /// With `fp32`, `gemm_ar` also sends its results in fp32.
-            #[types(Dtype::RESULTS)]
+            #[among(Dtype::RESULTS)]
             #[serde(skip_serializing_if = "Option::is_none")]
             output: Option<Dtype> as OUTPUT,
             /// Whether rows of `gemm_ar` and `gemm_rs` are normalised: `rms` is RMSNorm.

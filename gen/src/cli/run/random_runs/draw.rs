@@ -192,10 +192,15 @@ fn collective(random: &mut Draws, op: CollectiveOp, world: u32) -> CollectiveCon
         residual: normalises && random.once_in(2),
         norm: if normalises { Norm::Rms } else { Norm::None },
         eps: random.one_of(&[Eps::default(), Eps::new(1e-2)]),
+        result_scales: random.one_of(&Scales::OF_ROWS),
+    };
+    let n = match normalises && epilogue.quantises() {
+        true => random.depth(600, Dtype::E4m3),
+        false => random.cols(600),
     };
     CollectiveConfig {
         m: random.rows(60),
-        n: random.cols(600),
+        n,
         dtype: random.dtype(&Dtype::RESULTS),
         protocol: random.perhaps(&[Protocol::Ll, Protocol::Simple]),
         shots: random

@@ -120,10 +120,10 @@ fn the_sample_has_configurations_of_all_kinds() {
         }
     }
     // All operators, each with both types of two bytes, and both kinds of each of nine pairs; the six operators with a product of
-    // e4m3, four kinds of scales of GEMMs, and two kinds of scales of tokens.
+    // e4m3 and `all_reduce` with such rows, four kinds of scales of GEMMs, and two kinds of scales of tokens.
     assert_eq!(
         kinds.len(),
-        3 * OPS as usize + 2 * 9 + 6 + 4 + 2,
+        3 * OPS as usize + 2 * 9 + 7 + 4 + 2,
         "{kinds:#?}"
     );
 }
@@ -253,7 +253,8 @@ fn plant(seed: u64, ranks: &mut [RankResults]) -> Option<(usize, usize, &'static
     *element = match (expected, random.below(4)) {
         (None, _) => 1.0,
         (Some(_), 0) => f32::NAN,
-        (Some(_), _) => *element + 1.0 + element.abs() / 2.0,
+        // Errors of elements of e4m3 grow with the other elements of a block.
+        (Some((_, error)), _) => *element + 1.0 + element.abs() / 2.0 + 4.0 * error as f32,
     };
     Some((call, rank, *operand))
 }

@@ -2,6 +2,7 @@
 //! of that residual, and must be equal on all ranks.
 
 pub mod cases;
+pub mod quantised;
 
 use super::CollectiveJob;
 use crate::jobs::norm::{self, NormCall, NormRun};
@@ -9,7 +10,7 @@ use crate::jobs::{
     Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, CallCount, Results, SimulatedJob, emulated,
 };
 use crate::lab::Failure;
-use mkernel::spec::{CollectiveOp, CollectiveShape, Eps, Norm, SumEpilogue};
+use mkernel::spec::{CollectiveOp, CollectiveShape, Eps, Norm, Scales, SumEpilogue};
 use mkernel::{Communicator, Operand};
 
 /// Several calls of an all-reduce whose rows are normalised.
@@ -17,7 +18,7 @@ use mkernel::{Communicator, Operand};
 pub struct NormJob {
     /// The sums, and whether they are in a graph.
     pub job: CollectiveJob,
-    /// Whether the new residual takes the place of the residual, and Y the place of X.
+    /// Whether the new residual takes the place of the residual, and Y of the type of X the place of X.
     pub is_in_place: bool,
 }
 
@@ -59,6 +60,13 @@ impl NormJob {
         self
     }
 
+    /// Makes Y e4m3 with scales. The job has a given protocol, so that the sums of a kernel without scales have the same bits.
+    #[must_use]
+    pub fn quantised(mut self, scales: Scales) -> Self {
+        self.job.config.epilogue.result_scales = scales;
+        self
+    }
+
     /// Puts the new residual in the place of the residual, and Y in the place of X.
     #[must_use]
     pub fn in_place(mut self) -> Self {
@@ -85,6 +93,10 @@ impl NormJob {
     fn rank(&self, ranks: &Communicator, calls: &[NormCall]) -> Result<Vec<Vec<u32>>, Failure> {
         let job = &self.job;
         ranks.set_timeout(crate::jobs::deadline(job.edits.is_empty()));
+        let unscaled = match job.config.epilogue.quantises() {
+            true => Some(self.unscaled().rank(ranks, calls)?),
+            false => None,
+        };
         let run = NormRun {
             ranks,
             operator: &job.prepare(ranks)?,
@@ -93,8 +105,32 @@ impl NormJob {
             is_graph: job.is_graph,
             call_count: job.call_count,
             is_in_place: self.is_in_place,
+            unscaled,
         };
         norm::run(&run, job.config.dtype)
+    }
+
+    /// The jobs of all kernels that a run needs.
+    #[must_use]
+    pub fn kernels(&self) -> Vec<CollectiveJob> {
+        let of = [
+            Some(self.clone()),
+            self.job
+                .config
+                .epilogue
+                .quantises()
+                .then(|| self.unscaled()),
+        ];
+        of.into_iter().flatten().map(|of| of.job).collect()
+    }
+
+    /// The same sums and norms without scales, by one launch for each call.
+    fn unscaled(&self) -> Self {
+        let mut unscaled = self.clone().quantised(Scales::None);
+        unscaled.is_in_place = false;
+        (unscaled.job.is_graph, unscaled.job.call_count) = (false, None);
+        unscaled.job.edits.clear();
+        unscaled
     }
 
     fn calls(&self) -> Vec<NormCall> {

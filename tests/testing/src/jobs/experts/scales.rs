@@ -1,7 +1,7 @@
 //! The scales of tokens, of weights and of hidden rows of e4m3.
 
 use super::layer::Layer;
-use mkernel::float8::F8E4M3;
+use crate::jobs::quantised::Quantised;
 use mkernel::spec::Scales;
 use mkernel::spec::plan::SCALE_BLOCK;
 
@@ -24,15 +24,11 @@ pub(super) fn down_scale(expert: usize, rows: usize, cols: usize) -> f32 {
 /// Returns a row of e4m3 times the scales of its blocks, as kernels make it of sums.
 #[must_use]
 pub fn quantised(row: &[f32]) -> Vec<f32> {
-    let blocks = row.chunks(SCALE_BLOCK as usize).map(|block| {
-        let greatest = block
-            .iter()
-            .fold(2f32.powi(-64), |most, x| most.max(x.abs()));
-        let scale = greatest * (1.0 / 448.0);
-        let element = move |x: &f32| F8E4M3::from_f32(x * (1.0 / scale)).to_f32();
-        block.iter().map(move |x| element(x) * scale)
+    let blocks = row.chunks(SCALE_BLOCK as usize).flat_map(|block| {
+        let Quantised { elements, scale } = Quantised::of(block);
+        elements.into_iter().map(move |x| x.to_f32() * scale)
     });
-    blocks.flatten().collect()
+    blocks.collect()
 }
 
 impl Layer {

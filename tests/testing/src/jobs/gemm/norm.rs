@@ -134,6 +134,7 @@ impl GemmNormJob {
             is_graph: self.job.is_graph,
             call_count: self.job.call_count,
             is_in_place: self.is_in_place,
+            unscaled: None,
         };
         norm::run(&run, self.job.config.dtype)
     }

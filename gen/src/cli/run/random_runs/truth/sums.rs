@@ -137,7 +137,7 @@ fn scale_of(
     }
 }
 
-/// Y of a collective, and with a norm the new residual.
+/// Y of a collective, with a norm the new residual, and with scales of Y the scales.
 pub fn collective(job: &Job, config: &CollectiveConfig, rank: usize) -> Vec<Vec<Element>> {
     let n = size(config.n);
     let x = job.floats_of_ranks(Operand::X);
@@ -173,13 +173,40 @@ pub fn collective(job: &Job, config: &CollectiveConfig, rank: usize) -> Vec<Vec<
         }
     };
     let sums = (rows.start * n..rows.end * n).map(sum).collect();
-    finished(
+    let mut results = finished(
         sums,
         (n, config.dtype),
         config.epilogue.norm,
         f64::from(config.epilogue.eps.value()),
         &job.floats(Operand::Weight, rank),
-    )
+    );
+    let share = match config.epilogue.result_scales {
+        Scales::None | Scales::Tensor => return results,
+        Scales::Row => n,
+        Scales::Block => 128,
+    };
+    let rows = results[0].chunks(n).flat_map(|row| row.chunks(share));
+    let (elements, scales): (Vec<_>, Vec<_>) = rows.map(quantised).unzip();
+    results[0] = elements.concat();
+    results.push(scales);
+    results
+}
+
+/// Elements that share a scale as elements of e4m3, the greatest of which is 448, and the scale.
+fn quantised(row: &[Element]) -> (Vec<Element>, Element) {
+    let known = row.iter().flatten();
+    let (greatest, error) = known.fold((0.0, 0.0), |(greatest, error): (f64, f64), (x, of_x)| {
+        (greatest.max(x.abs()), error.max(*of_x))
+    });
+    let scale = greatest.max(2f64.powi(-64)) / 448.0;
+    let element = |(x, of_x): (f64, f64)| {
+        let value = x / scale;
+        let before = of_x / scale + value.abs() * error / (448.0 * scale);
+        (value, before * 1.1 + rounding(value, Dtype::E4m3))
+    };
+    let elements = row.iter().map(|x| x.map(element)).collect();
+    let of_scale = error / 448.0 + rounding(scale, Dtype::Fp32);
+    (elements, Some((scale, of_scale)))
 }
 
 /// The sum of what ranks have. Each part is rounded to `dtype` if `rounds`, and so is the sum of each of several nodes.
