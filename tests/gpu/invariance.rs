@@ -5,6 +5,7 @@ use mkernel::spec::{
     BLayout, CollectiveConfig, CollectiveOp, Dtype, Epilogue, GemmConfig, GemmOp, Norm, SumEpilogue,
 };
 use mkernel_testing::jobs::Backend;
+use mkernel_testing::jobs::attention::compared::compared;
 use mkernel_testing::jobs::batches::Batch;
 use mkernel_testing::jobs::compared::Compared;
 use mkernel_testing::jobs::token_batches::{ComparedTokens, TokenBatch};
@@ -115,6 +116,17 @@ fn tokens_have_equal_bits_in_all_batches() {
             };
             let result = compared.run_on(Backend::Gpus, seed());
             assert_eq!(result, Ok(()), "{sizes:?}, swiglu {swiglu}, {world} ranks");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs GPUs"]
+fn sequences_have_equal_bits_in_all_calls() {
+    for world in worlds(1) {
+        for is_causal in [false, true] {
+            let result = compared((1, world), is_causal).run_on(Backend::Gpus);
+            assert_eq!(result, Ok(()), "{world} ranks, causal: {is_causal}");
         }
     }
 }

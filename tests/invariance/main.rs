@@ -2,12 +2,12 @@
 
 mod defaults;
 mod planted;
-mod sequences;
 
 use mkernel::spec::{
     Activation, BLayout, CollectiveConfig, CollectiveOp, Dtype, Epilogue, GemmConfig, GemmOp, Norm,
     Problem, Scales, SumEpilogue,
 };
+use mkernel_testing::jobs::attention::compared::sequences;
 use mkernel_testing::jobs::batches::Batch;
 use mkernel_testing::jobs::compared::Compared;
 use mkernel_testing::jobs::token_batches::{ComparedTokens, TokenBatch};
@@ -231,4 +231,9 @@ fn tokens_have_equal_bits_in_all_batches() {
     let mut jobs = share(layers(), "", (0, 2));
     jobs.iter_mut().for_each(|(_, job)| job.one_in = ONE_IN);
     all_are_right(&jobs, 1);
+}
+
+#[test]
+fn sequences_have_equal_bits_in_all_calls() {
+    all_are_right(&sequences(), 1);
 }

@@ -1,8 +1,8 @@
 //! Planted dependences on the batch. Generated mutants change the order of threads, so they do not show whether the comparison
 //! of batches finds sums that are added in another order or rounded at another place.
 
-use super::sequences::sequences;
 use super::{collectives, jobs, layers};
+use mkernel_testing::jobs::attention::compared::sequences;
 use mkernel_testing::jobs::{SimulatedJob, all_fail, named};
 
 /// A mistake: its name, a part of the name of the job that shows it, a text of the kernel, and its replacement.

@@ -44,9 +44,11 @@ pub(crate) struct GemmCosts {
     /// The time in which CTAs that share tiles of the last of several rounds exchange sums, if the sub-tiles of a warpgroup
     /// divide evenly among these CTAs.
     pub even_tail_us: f64,
-    /// The slowdown of loads where two CTAs share each tile of the only round; with granules of K, only if half of the
-    /// SMs are idle.
+    /// The slowdown of loads where two CTAs share each tile of the only round, if half of the SMs are idle, memory is the limit, or
+    /// tiles have 256 columns.
     pub two_slices_slowdown: f64,
+    /// The slowdown of other loads of this kind, if the sums are partial sums of ranks.
+    pub two_slices_of_sums_slowdown: f64,
     /// The slowdown of `ag_gemm` with tiles smaller than 128×128, if C has several rows of tiles.
     pub small_tiles_slowdown: f64,
     /// The part of the rate of memory that is lost if no SM computes.

@@ -77,6 +77,7 @@ const GEMM: GemmCosts = GemmCosts {
     // H100, 2048 columns: two CTAs take as long as one CTA to load a tile, three CTAs a third of this time. The reason
     // is not known.
     two_slices_slowdown: 1.7,
+    two_slices_of_sums_slowdown: 1.1,
     // H100, 128 to 1024 rows: tiles of 64×128 and 128×64 take 1.1 to 1.35 times as long as the rate of L2 predicts; on 4×H100
     // up to 1.5 times as long. The reason is not known.
     small_tiles_slowdown: 1.4,

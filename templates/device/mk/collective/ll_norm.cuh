@@ -121,27 +121,24 @@ struct LlNorm {
 
   // A warp that has the vectors `y` of a normalised row: stores the vectors as elements of e4m3.
   static MK_DEVICE void quantise(const Args& args, const RankContext& ctx, u32 row, u32 part, const Vec16 (&y)[Config::kLaneVecs]) {
-    float of_row = Quantise::kLeast;
-    if constexpr (Quantised::kOfRows) {
+    constexpr u32 kScales = Quantised::kOfRows ? 1 : Config::kLaneVecs;  // of this lane's vectors
+    float greatest[kScales];
 #pragma unroll
-      for (u32 v = 0; v < Config::kLaneVecs; ++v) {
-        if (vec_of(part, v) < Config::kRowVecs) of_row = Quantised::greater(of_row, y[v]);
-      }
-      of_row = Quantised::of_lanes(of_row);
-      if constexpr (Config::kRowWarps > 1) {
-        send<Magnitudes>(ctx, row, part, of_row);
-        of_row = greatest_of_row(ctx, row);
-      }
+    for (float& of_scale : greatest) of_scale = Quantise::kLeast;
+#pragma unroll
+    for (u32 v = 0; v < Config::kLaneVecs; ++v) {
+      float& of_scale = greatest[v % kScales];
+      if (vec_of(part, v) < Config::kRowVecs) of_scale = Quantised::greater(of_scale, y[v]);
+    }
+    Quantised::of_lanes(greatest);
+    if constexpr (Quantised::kOfRows && Config::kRowWarps > 1) {
+      send<Magnitudes>(ctx, row, part, greatest[0]);
+      wait_greatest(ctx, row, greatest);
     }
 #pragma unroll
     for (u32 v = 0; v < Config::kLaneVecs; ++v) {
       const u32 vec = vec_of(part, v);
-      float greatest = of_row;
-      if constexpr (!Quantised::kOfRows) {
-        if (vec < Config::kRowVecs) greatest = Quantised::greater(greatest, y[v]);
-        greatest = Quantised::of_lanes(greatest);
-      }
-      if (vec < Config::kRowVecs) Quantised::store(args, row * Config::kRowVecs + vec, y[v], greatest);
+      if (vec < Config::kRowVecs) Quantised::store(args, row * Config::kRowVecs + vec, y[v], greatest[v % kScales]);
     }
   }
 
@@ -189,12 +186,11 @@ struct LlNorm {
     return warp_sum(sum);
   }
 
-  // A warp: the greatest magnitude of a row.
-  static MK_DEVICE float greatest_of_row(const RankContext& ctx, u32 row) {
-    float greatest = Quantise::kLeast;
-    for (u32 part = lane_index(); part < Config::kRowWarps; part += kWarp) greatest = max(greatest, wait<Magnitudes>(ctx, row, part));
+  // A warp: waits for the greatest magnitude of a row.
+  static MK_DEVICE void wait_greatest(const RankContext& ctx, u32 row, float (&greatest)[1]) {
+    for (u32 part = lane_index(); part < Config::kRowWarps; part += kWarp) greatest[0] = max(greatest[0], wait<Magnitudes>(ctx, row, part));
     __syncwarp();
-    return Quantised::of_lanes(greatest);
+    Quantised::of_lanes(greatest);
   }
 
   template <class Packets>

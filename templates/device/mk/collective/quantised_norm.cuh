@@ -11,10 +11,10 @@ namespace mk::collective {
 // Whether normalised rows become elements of e4m3.
 template <class Config>
 concept QuantisesRows = NormalisesRows<Config> && requires {
-  Config::kScaleVecs;  // vectors of a row that share a scale: at most a warp's, or all
+  Config::kScaleVecs;  // vectors of a row that share a scale: a power of two, at most a vector for each lane, or all vectors
 };
 
-// Args: with a scale for a part of a row, also y_scales_row_bytes.
+// Args: the scales of Y and, with scales of blocks, the distance of their rows, y_scales_row_bytes.
 template <class Args>
 concept QuantisedArgs = NormArgs<Args> && requires(const Args& args) { args.y_scales; };
 
@@ -24,7 +24,7 @@ struct QuantisedNorm {
   using Elements = VecSum<typename Config::Element>;
 
   // Whether all vectors of a row share a scale.
-  static constexpr bool kOfRows = requires { requires Config::kScaleVecs >= Config::kRowVecs; };
+  static constexpr bool kOfRows = Config::kScaleVecs >= Config::kRowVecs;
 
   // The greater of `greatest` and the magnitudes of a vector of a row.
   static MK_DEVICE float greater(float greatest, const Vec16& y) {
@@ -34,12 +34,15 @@ struct QuantisedNorm {
     return greatest;
   }
 
-  // A converged warp: the greatest magnitude of the lanes that share a scale.
-  static MK_DEVICE float of_lanes(float greatest) {
+  // A converged warp: each magnitude becomes the greatest one of the lanes that share a scale. Exchanges of several magnitudes overlap.
+  template <u32 kCount>
+  static MK_DEVICE void of_lanes(float (&greatest)[kCount]) {
     constexpr u32 kLanes = kOfRows ? kWarp : Config::kScaleVecs;
 #pragma unroll
-    for (u32 mask = 1; mask < kLanes; mask *= 2) greatest = max(greatest, exchange(greatest, mask));
-    return greatest;
+    for (u32 mask = 1; mask < kLanes; mask *= 2) {
+#pragma unroll
+      for (float& own : greatest) own = max(own, exchange(own, mask));
+    }
   }
 
   // Stores vector `vec` of the tensor, which shares a scale with numbers of this greatest magnitude. The lane with the first of

@@ -187,11 +187,11 @@ struct Simple {
     template <u32 kUnroll, class Load, class Normalise>
     static MK_DEVICE void quantise(const Args& args, u32 first_vec, const Load& load, const Normalise& norm) {
       using Quantised = QuantisedNorm<Config, Args>;
-      float of_row = Quantise::kLeast;
+      float of_row[1] = {Quantise::kLeast};
       if constexpr (Quantised::kOfRows) {
         for_each_vec<kUnroll>(Config::kRowVecs, load,
-                              [&](u32, const Operands& operands) { of_row = Quantised::greater(of_row, norm(operands)); });
-        of_row = Quantised::of_lanes(of_row);
+                              [&](u32, const Operands& operands) { of_row[0] = Quantised::greater(of_row[0], norm(operands)); });
+        Quantised::of_lanes(of_row);
       }
       // Lanes that share a scale stay together, also where some have no vector.
 #pragma unroll 1
@@ -202,13 +202,18 @@ struct Simple {
           const u32 vec = turn + u * kWarp + lane_index();
           if (vec < Config::kRowVecs) operands[u] = load(vec);
         }
+        Vec16 y[kUnroll];
+        float greatest[kUnroll];
+#pragma unroll
+        for (u32 u = 0; u < kUnroll; ++u) {
+          y[u] = turn + u * kWarp + lane_index() < Config::kRowVecs ? norm(operands[u]) : Vec16{};
+          greatest[u] = Quantised::kOfRows ? of_row[0] : Quantised::greater(of_row[0], y[u]);
+        }
+        if constexpr (!Quantised::kOfRows) Quantised::of_lanes(greatest);
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u) {
           const u32 vec = turn + u * kWarp + lane_index();
-          const Vec16 y = vec < Config::kRowVecs ? norm(operands[u]) : Vec16{};
-          float greatest = of_row;
-          if constexpr (!Quantised::kOfRows) greatest = Quantised::of_lanes(Quantised::greater(greatest, y));
-          if (vec < Config::kRowVecs) Quantised::store(args, first_vec + vec, y, greatest);
+          if (vec < Config::kRowVecs) Quantised::store(args, first_vec + vec, y[u], greatest[u]);
         }
       }
     }

@@ -5,6 +5,7 @@ mod cache;
 pub mod cached_cases;
 mod call_pattern;
 pub mod cases;
+pub mod compared;
 mod one_call;
 mod packed;
 mod place;

@@ -96,6 +96,31 @@ fn sum_bytes(tile: Tile, shape: GemmShape) -> f64 {
     f64::from(rows * tile.n * 4)
 }
 
+/// The slowdown of loads where two CTAs share each tile of the only round (`docs/performance.md#two-slices`). With granules of K, the
+/// alternative to two slices is none. With rows at run time, only the larger slowdown has been measured.
+fn two_slices_slowdown(
+    spec: GemmSpec<'_>,
+    tile: Tile,
+    order: &TileOrder,
+    traffic: &Traffic,
+    device: &Device,
+) -> f64 {
+    let costs = &device.costs().gemm;
+    let bound = Bound::new(traffic, device);
+    let is_slow = tile.n > 128 || bound.memory_us > bound.compute_us;
+    if order.work_tiles() < device.sm_count / 2 {
+        costs.two_slices_slowdown
+    } else if spec.granules().is_some() {
+        1.0
+    } else if is_slow || spec.takes_rows() {
+        costs.two_slices_slowdown
+    } else if spec.op().reduces() {
+        costs.two_slices_of_sums_slowdown
+    } else {
+        1.0
+    }
+}
+
 /// The time of a GEMM alone.
 struct GemmTime {
     /// The whole time, µs.
@@ -145,10 +170,10 @@ impl GemmTime {
             true => cluster_exchange_us(tile, order, spec.shape, costs),
             false => exchange_us(spec, tile, order, costs),
         };
-        // With granules of K, the alternative to two slices is none (`docs/performance.md#two-slices`).
-        let is_slow = spec.granules().is_none() || order.work_tiles() < device.sm_count / 2;
         let slowdown = match order.tail_splits {
-            2 if rounds == 0.0 && is_slow && !has_clusters => costs.gemm.two_slices_slowdown,
+            2 if rounds == 0.0 && !has_clusters => {
+                two_slices_slowdown(spec, tile, order, traffic, device)
+            }
             _ => 1.0,
         };
         let part_us = one / f64::from(order.tail_splits) * slowdown;

@@ -10,8 +10,9 @@ use super::spec::GemmSpec;
 const MIN_GRANULE_STEPS: u64 = 8;
 /// The columns of a tile that several CTAs share if C has few rows.
 const TILE_COLS: u64 = 128;
-/// The CTAs that share the tiles of few rows: almost all of a GPU's SMs. A constant, since results must not depend on the GPU.
-const SHARING_CTAS: u64 = 110;
+/// The numbers of granules that K may have, and the most CTAs that share the tiles of few rows: almost all of a GPU's SMs. The numbers
+/// are constants, since results must not depend on the GPU (`docs/performance.md#granules`).
+const CHOICES: [(u64, u64); 2] = [(4, 128), (2, 110)];
 
 impl GemmSpec<'_> {
     /// The number of granules of K if results must not depend on the plan.
@@ -40,13 +41,13 @@ impl GemmConfig {
     pub fn granules(&self, shape: GemmShape) -> Option<u32> {
         let tiles = (shape.n * u64::from(self.epilogue.weight_cols())).div_ceil(TILE_COLS);
         let steps = shape.k / u64::from(self.types().tile_k());
-        let fits = |granules: &u32| {
-            let granules = u64::from(*granules);
-            granules * tiles <= SHARING_CTAS
+        let fits = |(granules, ctas): &(u64, u64)| {
+            granules * tiles <= *ctas
                 && granules * MIN_GRANULE_STEPS <= steps
                 && self.types().a.bytes() > 1
         };
+        let chosen = CHOICES.into_iter().find(fits);
         self.batch_invariant
-            .then(|| [4, 2].into_iter().find(fits).unwrap_or(1))
+            .then(|| chosen.map_or(1, |(granules, _)| granules as u32))
     }
 }

@@ -1,10 +1,10 @@
-//! Attention: a sequence has equal bits in all calls, for all neighbours, positions and plans.
+//! [`ComparedSequences`]: a sequence has equal bits in all calls, for all neighbours, positions and plans.
 
+use super::AttentionJob;
+use super::CallPattern::Graph;
+use crate::jobs::{Backend, Results, SimulatedJob};
 use mkernel::network::Faults;
 use mkernel::spec::Placement::Zigzag;
-use mkernel_testing::jobs::attention::AttentionJob;
-use mkernel_testing::jobs::attention::CallPattern::Graph;
-use mkernel_testing::jobs::{Results, SimulatedJob, all_are_right};
 
 /// Rows of the sequence.
 const ROWS: u64 = 150;
@@ -49,12 +49,16 @@ impl Call {
 #[derive(Clone, Debug)]
 pub struct ComparedSequences(Vec<Call>);
 
-impl SimulatedJob for ComparedSequences {
-    fn run(&self, seed: u64) -> Result<Results, String> {
+impl ComparedSequences {
+    /// Makes the calls on a backend.
+    ///
+    /// # Errors
+    /// A call fails, or a bit of the sequence differs.
+    pub fn run_on(&self, backend: Backend) -> Result<(), String> {
         let mut first = None;
         for call in &self.0 {
             let named = |error| format!("{}: {error}", call.name);
-            let results = call.job.run(seed).map_err(named)?;
+            let results = call.job.run_on(backend).map_err(named)?;
             let bits: Vec<_> = (0..results.len())
                 .map(|rank| call.bits(&results, rank))
                 .collect();
@@ -62,7 +66,14 @@ impl SimulatedJob for ComparedSequences {
                 return Err(format!("{}: the sequence differs", call.name));
             }
         }
-        Ok(Results::new())
+        Ok(())
+    }
+}
+
+impl SimulatedJob for ComparedSequences {
+    fn run(&self, seed: u64) -> Result<Results, String> {
+        self.run_on(Backend::Simulated { seed })
+            .map(|()| Results::new())
     }
 
     fn edit(&mut self, edits: Vec<(String, String)>) {
@@ -72,8 +83,9 @@ impl SimulatedJob for ComparedSequences {
     }
 }
 
-/// The sequence in calls of all kinds. The elements of a sequence depend on its number in its job, so it is number 2 in each job.
-fn compared((nodes, local): (u32, u32), is_causal: bool) -> ComparedSequences {
+/// The sequence in calls of all kinds on `nodes` nodes of `local` ranks. The elements of a sequence depend on its number in its job, so it is number 2 in each job.
+#[must_use]
+pub fn compared((nodes, local): (u32, u32), is_causal: bool) -> ComparedSequences {
     let job = |batch, most, sms| {
         let [heads, kv_heads, dim] = HEADS;
         let job = AttentionJob::new(nodes * local, [batch, most, heads, kv_heads, dim], sms);
@@ -121,6 +133,8 @@ fn compared((nodes, local): (u32, u32), is_causal: bool) -> ComparedSequences {
     ComparedSequences(calls)
 }
 
+/// The sequence on one rank, on several ranks, and across nodes.
+#[must_use]
 pub fn sequences() -> Vec<(String, ComparedSequences)> {
     [
         ("attention on one rank", (1, 1), true),
@@ -130,9 +144,4 @@ pub fn sequences() -> Vec<(String, ComparedSequences)> {
     ]
     .map(|(name, ranks, is_causal)| (name.to_owned(), compared(ranks, is_causal)))
     .into()
-}
-
-#[test]
-fn sequences_have_equal_bits_in_all_calls() {
-    all_are_right(&sequences(), 1);
 }
