@@ -34,7 +34,7 @@ fn layers_are_right_in_every_world() {
 /// Sums travel in packets, through the pipeline, or either way depending on the tokens of their rank.
 #[test]
 fn sums_are_right_in_packets_and_through_the_pipeline() {
-    for (world, limit) in [(1, 0), (1, 5), (2, 5), (4, 0), (4, 5)] {
+    for (world, limit) in share(vec![(1, 0), (1, 5), (2, 5), (4, 0), (4, 5)], "", (0, 2)) {
         let mut layer = Layer::new(world, 12, 3, 12);
         (layer.low_latency_tokens, layer.intermediate) = (Some(limit), 520);
         let counts = [[12, 5, 6, 0], [3, 12, 12, 5], [5, 1, 12, 12]];

@@ -83,7 +83,8 @@ impl SimulatedJob for ComparedSequences {
     }
 }
 
-/// The sequence in calls of all kinds on `nodes` nodes of `local` ranks. The elements of a sequence depend on its number in its job, so it is number 2 in each job.
+/// The sequence in calls of all kinds on `nodes` nodes of `local` ranks. The elements of a sequence depend on its number in
+/// its job, so the number is 2 in each job.
 #[must_use]
 pub fn compared((nodes, local): (u32, u32), is_causal: bool) -> ComparedSequences {
     let job = |batch, most, sms| {
