@@ -5,7 +5,7 @@ use mkernel::spec::{GemmOp, GemmShape};
 use mkernel_testing::options::{Nodes, Tune, parse_op, parse_shape};
 use std::path::PathBuf;
 
-/// Times GEMM operators in a chain of calls, each of which reads the result of the previous call.
+/// Times GEMM operators in a chain: each call reads the result of the previous call.
 ///
 /// The calls of a chain are in one CUDA graph and take the weights in turn, so that L2 does not hold the weights. A time is
 /// the median over replays of the time of the slowest rank, divided by the number of calls. cuBLAS is the local product

@@ -152,25 +152,29 @@ impl<'a> Blocks<'a> {
         launches: u32,
         call: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<Vec<f64>, Failure> {
-        self.times_gated(gated_calls(launches), call)
+        // A host that launches may be slower than short calls, so all calls are enqueued behind the gate.
+        let gated = gated_calls(launches);
+        self.times_gated((gated, gated.min(MAX_ITERATIONS as usize)), call)
     }
 
+    /// Times a block of at most `most` calls, which takes about 20 ms, with `gated` calls enqueued before the first call begins.
     fn times_gated(
         &self,
-        gated: usize,
+        (gated, most): (usize, usize),
         call: &dyn Fn() -> Result<(), Failure>,
     ) -> Result<Vec<f64>, Failure> {
         let first = median(&self.time_gated(gated, 2, call)?);
-        let iterations = (BLOCK_US / first).clamp(3.0, f64::from(MAX_ITERATIONS)) as u32;
+        let iterations = (BLOCK_US / first).clamp(3.0, (most as f64).max(3.0)) as u32;
         self.time_gated(gated, iterations, call)
     }
 
     /// Returns the times in µs of one call of a graph that has `calls` calls. All ranks must call this together.
     ///
     /// # Errors
-    /// The graph cannot be launched, or a rank does not take part.
+    /// The graph cannot be launched, the driver blocks the host while it enqueues graphs, or a rank does not take part.
     pub fn times_in_graph(&self, calls: u32, graph: &Graph) -> Result<Vec<f64>, Failure> {
-        let times = self.times_gated(GATED_GRAPHS, &|| graph.launch(&self.waits.stream))?;
+        let limits = (GATED_GRAPHS, MAX_ITERATIONS as usize);
+        let times = self.times_gated(limits, &|| graph.launch(&self.waits.stream))?;
         Ok(per_call(&times, calls))
     }
 
@@ -247,7 +251,7 @@ fn per_call(times: &[f64], calls: u32) -> Vec<f64> {
     times.iter().map(|us| us / f64::from(calls)).collect()
 }
 
-/// The calls of a block that are enqueued behind its closed gate. The host enqueues the others while these run.
+/// The calls of this number of launches that a block may enqueue behind its closed gate.
 fn gated_calls(launches: u32) -> usize {
     // Beside its launches, a call has a barrier and records two events.
     (GATED_LAUNCHES / (launches + 3)).max(2) as usize

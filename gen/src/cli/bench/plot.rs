@@ -11,7 +11,7 @@ use std::ops::Range;
 const SIZE: (u32, u32) = (640, 400);
 /// The largest number of labels for which the axis of sizes has room.
 const MAX_LABELS: usize = 12;
-/// The palette of Okabe and Ito, whose colours people with any colour vision can tell apart. The first colour is that of the kernel.
+/// The palette of Okabe and Ito, which people with any colour vision can tell apart. The kernel has the first colour.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

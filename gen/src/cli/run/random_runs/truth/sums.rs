@@ -192,7 +192,7 @@ pub fn collective(job: &Job, config: &CollectiveConfig, rank: usize) -> Vec<Vec<
     results
 }
 
-/// Elements that share a scale as elements of e4m3, the greatest of which is 448, and the scale.
+/// Quantises elements that share a scale to e4m3, the greatest one to 448. Returns the elements and the scale.
 fn quantised(row: &[Element]) -> (Vec<Element>, Element) {
     let known = row.iter().flatten();
     let (greatest, error) = known.fold((0.0, 0.0), |(greatest, error): (f64, f64), (x, of_x)| {
