@@ -1,6 +1,7 @@
 //! Kernels of all kinds of operators: the configuration of a kernel, its checked specification, and its plan.
 
 mod buckets;
+mod choices;
 mod choose;
 mod config;
 mod markdown;
@@ -11,6 +12,7 @@ mod problem;
 mod sized;
 mod sizes;
 mod spec;
+mod tuned;
 
 pub use config::KernelConfig;
 pub use markdown::OptionTable;
@@ -20,3 +22,4 @@ pub use problem::{Problem, Shape};
 pub use sized::SizedSpec;
 pub use sizes::Sizes;
 pub use spec::{KernelSpec, MAX_NODES, WORLDS};
+pub use tuned::{Tuned, TunedError, TunedKernel, TunedTimes};

@@ -64,6 +64,7 @@ pub mod spec {
 pub mod plan {
     pub use crate::arch::{ArchSpec, ProducerRegisters, Registers};
     pub use crate::kernel::{Body, KernelPlan, OpPlan};
+    pub use crate::kernel::{Tuned, TunedError, TunedKernel, TunedTimes};
     pub use crate::ops::attention::{
         AttentionPlan, AttentionSmem, AttentionWorkspace, PUSH_LEAD, SUB_TILE_BYTES, TILE_ROWS,
     };
@@ -100,6 +101,6 @@ pub use config::{
 };
 pub use device::Device;
 pub use diagnostic::{Diagnostic, Diagnostics};
-pub use plan::KernelPlan;
+pub use plan::{KernelPlan, Tuned};
 pub use spec::{KernelSpec, SizedSpec, WORLDS};
 pub use topology::Topology;

@@ -201,6 +201,7 @@ fn joined(spec: &SizedSpec, device: &Device, mut bodies: Vec<Body>) -> KernelPla
         spec: spec.clone(),
         device: device.clone(),
         bodies,
+        tuned: None,
     }
 }
 

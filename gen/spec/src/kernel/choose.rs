@@ -5,6 +5,7 @@ use super::op_plan::OpPlan;
 use super::plan::{Body, KernelPlan};
 use super::problem::SizedProblem;
 use super::sized::SizedSpec;
+use super::tuned::Tuned;
 use crate::abi::MAX_OPERANDS;
 use crate::config::Problem;
 use crate::device::Device;
@@ -15,12 +16,38 @@ use crate::ops::{attention, collective, combine, dispatch, gemm};
 const SMS_STEP: u32 = 4;
 
 impl KernelPlan {
-    /// Chooses the plan that the cost model expects to be fastest among those that `spec` allows. If each call gives the rows,
-    /// there may be several bodies, each for a range of rows.
+    /// Chooses the plan that was measured to be fastest ([`Tuned::shipped`]). Without a measurement it is the plan that the cost
+    /// model expects to be fastest among those that `spec` allows. If each call gives the rows, there may be several bodies, each
+    /// for a range of rows.
     ///
     /// # Errors
     /// Fixed choices that fit no plan, or operands and workspace that the device's memory cannot hold.
     pub fn new(spec: &SizedSpec, device: &Device) -> Result<Self, Diagnostics> {
+        Self::with_tuned(spec, device, Tuned::shipped())
+    }
+
+    /// Chooses a plan as [`Self::new`] does, with these measured choices in place of the shipped ones.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_tuned(
+        spec: &SizedSpec,
+        device: &Device,
+        tuned: &Tuned,
+    ) -> Result<Self, Diagnostics> {
+        let measured = tuned.choices(spec, device).and_then(|(chosen, times)| {
+            let plan = Self::of_model(&chosen, device).ok()?;
+            Some(Self {
+                spec: spec.clone(),
+                tuned: Some(times),
+                ..plan
+            })
+        });
+        measured.map_or_else(|| Self::of_model(spec, device), Ok)
+    }
+
+    /// Leaves all choices that `spec` does not fix to the cost model.
+    fn of_model(spec: &SizedSpec, device: &Device) -> Result<Self, Diagnostics> {
         let device = &device.limited_to(most_sms(spec));
         let whole = fastest(spec, device)?;
         let plan = buckets::divided(spec, device, whole, |spec| fastest(spec, device).ok());

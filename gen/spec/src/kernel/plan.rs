@@ -2,6 +2,7 @@
 
 use super::op_plan::OpPlan;
 use super::sized::SizedSpec;
+use super::tuned::TunedTimes;
 use crate::abi::OperandSpec;
 use crate::config::{Dim, Shape};
 use crate::device::Device;
@@ -13,7 +14,7 @@ use serde::Serialize;
 /// A body of a kernel of any kind.
 pub type Body = BodyPlan<OpPlan>;
 
-/// How a kernel computes the problem of its spec; a pure function of spec and device.
+/// How a kernel computes the problem of its spec; a pure function of spec, device and measured choices.
 ///
 /// ```
 /// use mkernel_spec::{BLayout, Device, Dim, GemmConfig, GemmOp, KernelConfig, KernelPlan, SizedSpec};
@@ -41,6 +42,9 @@ pub struct KernelPlan {
     /// The bodies, at least one, from the fewest rows to the most. A call runs the first body that takes its rows. A kernel
     /// without buckets has one body.
     pub bodies: Vec<Body>,
+    /// The times of measured choices; `None` if all choices are those of the cost model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tuned: Option<TunedTimes>,
 }
 
 impl KernelPlan {

@@ -1,0 +1,390 @@
+//! [`Tuned`]: choices that were measured to be faster than the choices of the cost model.
+
+use super::config::KernelConfig;
+use super::problem::Problem;
+use super::sized::SizedSpec;
+use super::spec::KernelSpec;
+use crate::config::Dim;
+use crate::device::Device;
+use crate::diagnostic::Diagnostics;
+use serde::{Deserialize, Serialize};
+use std::sync::LazyLock;
+
+/// Rows of the largest tile. Kernels whose rows fill equally many tiles have equal grids.
+const TILE_ROWS: u64 = 128;
+
+/// Measured choices of kernels, which precede the choices of the cost model. The default is none.
+///
+/// `mkernel-gen tune` writes them as a TOML file with a `[[tuned]]` table for each kernel:
+///
+/// ```
+/// use mkernel_spec::{KernelPlan, SizedSpec, Device, Tuned, KernelConfig, GemmConfig, GemmOp, BLayout, Dim};
+///
+/// let tuned = Tuned::read(r#"
+///     [[tuned]]
+///     gpu = "NVIDIA H200"
+///     sm_count = 132
+///     link_gb_s = 344.0
+///     us = 20.0
+///     untuned_us = 25.0
+///     [tuned.kernel]
+///     op = "gemm"
+///     world = 1
+///     m = 512
+///     n = 4096
+///     k = 4096
+///     b_layout = "nk"
+///     tuning = { tile_m = 128, tile_n = 128 }
+/// "#)?;
+/// let gemm = GemmConfig {
+///     m: Dim::Static(500), // fills as many tiles as 512 rows
+///     n: Dim::Static(4096),
+///     k: Dim::Static(4096),
+///     b_layout: BLayout::Nk,
+///     ..GemmConfig::new(GemmOp::Gemm)
+/// };
+/// let spec = SizedSpec::validate(KernelConfig::new(1, gemm))?;
+/// let plan = KernelPlan::with_tuned(&spec, &Device::h200(), &tuned)?;
+/// assert_eq!(plan.tuned.map(|times| times.us), Some(20.0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tuned {
+    #[serde(rename = "tuned", default)]
+    kernels: Vec<TunedKernel>,
+}
+
+/// A kernel with the choices that were fastest on a kind of GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TunedKernel {
+    /// The name of the GPU.
+    pub gpu: String,
+    /// The number of its SMs.
+    pub sm_count: u32,
+    /// Its [`Device::link_gb_s`].
+    pub link_gb_s: f64,
+    /// The times that the choices are justified by.
+    #[serde(flatten)]
+    pub times: TunedTimes,
+    /// The kernel. Options of it fix choices; without such options, the choices of the cost model are the fastest.
+    pub kernel: KernelConfig,
+}
+
+/// The times of a call, each the median on the slowest rank, µs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TunedTimes {
+    /// The time with the measured choices.
+    pub us: f64,
+    /// The time with the choices of the cost model, in the same run.
+    pub untuned_us: f64,
+}
+
+/// The reason why a text is not [`Tuned`].
+#[derive(Debug, thiserror::Error)]
+pub enum TunedError {
+    /// The text is not TOML of this form.
+    #[error("not a file of `mkernel-gen tune`: {0}")]
+    Form(#[from] toml::de::Error),
+    /// A kernel is not valid.
+    #[error("[[tuned]] number {number}: {found}")]
+    Kernel {
+        /// The number of the table, from 1.
+        number: usize,
+        /// The mistakes.
+        found: Diagnostics,
+    },
+    /// Rows must be known, since the times are for these rows.
+    #[error("[[tuned]] number {number}: a dimension of the kernel is dynamic; write its size")]
+    Dynamic {
+        /// The number of the table, from 1.
+        number: usize,
+    },
+}
+
+impl Tuned {
+    /// The choices that mkernel ships.
+    #[must_use]
+    pub fn shipped() -> &'static Self {
+        static SHIPPED: LazyLock<Tuned> = LazyLock::new(|| {
+            let tuned = Tuned::read(include_str!("../../tuned.toml"));
+            debug_assert!(tuned.is_ok(), "{tuned:?}");
+            tuned.unwrap_or_default()
+        });
+        &SHIPPED
+    }
+
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// The text has another form, or a kernel is not valid.
+    pub fn read(text: &str) -> Result<Self, TunedError> {
+        let tuned: Self = toml::from_str(text)?;
+        for (number, of) in (1..).zip(&tuned.kernels) {
+            let spec = KernelSpec::validate(of.kernel.clone());
+            let spec = spec.map_err(|found| TunedError::Kernel { number, found })?;
+            if spec.unknown_dims().next().is_some() {
+                return Err(TunedError::Dynamic { number });
+            }
+        }
+        Ok(tuned)
+    }
+
+    /// The kernels. Of several alike kernels, the first one counts.
+    #[must_use]
+    pub fn kernels(&self) -> &[TunedKernel] {
+        &self.kernels
+    }
+
+    /// Adds a kernel, in place of an alike kernel that was measured on such a GPU.
+    pub fn replace(&mut self, kernel: TunedKernel) {
+        self.kernels.retain(|known| !known.is_alike(&kernel));
+        self.kernels.push(kernel);
+    }
+
+    /// The kernels of `self`, and after them those of `other`.
+    #[must_use]
+    pub fn followed_by(mut self, other: &Self) -> Self {
+        self.kernels.extend_from_slice(&other.kernels);
+        self
+    }
+
+    /// The measured kernel that is alike `config` on `device`.
+    #[must_use]
+    pub fn find(&self, config: &KernelConfig, device: &Device) -> Option<&TunedKernel> {
+        let mut on_device = self.kernels.iter().filter(|known| known.is_on(device));
+        let class = class(config)?;
+        on_device.find(|known| self::class(&known.kernel).as_ref() == Some(&class))
+    }
+
+    /// The spec with the measured choices, and the times of these. `None` if `spec` fixes a choice, or nothing was measured.
+    pub(super) fn choices(
+        &self,
+        spec: &SizedSpec,
+        device: &Device,
+    ) -> Option<(SizedSpec, TunedTimes)> {
+        let config = spec.config();
+        if config.problem.without_choices() != config.problem {
+            return None;
+        }
+        let known = self.find(config, device)?;
+        let mut problem = known.kernel.problem;
+        for ((_, dim), (_, own)) in problem.dims_mut().into_iter().zip(config.problem.dims()) {
+            *dim = own;
+        }
+        let chosen = KernelConfig {
+            problem,
+            ..config.clone()
+        };
+        Some((SizedSpec::validate(chosen).ok()?, known.times))
+    }
+}
+
+impl TunedKernel {
+    /// A kernel that was measured on `device`.
+    #[must_use]
+    pub fn new(kernel: KernelConfig, device: &Device, times: TunedTimes) -> Self {
+        Self {
+            gpu: device.name.clone(),
+            sm_count: device.sm_count,
+            link_gb_s: device.link_gb_s,
+            times,
+            kernel: KernelConfig {
+                name: None,
+                ..kernel
+            },
+        }
+    }
+
+    /// Whether the kernel was measured on such a GPU with such links.
+    fn is_on(&self, device: &Device) -> bool {
+        (self.gpu.as_str(), self.sm_count) == (&device.name, device.sm_count)
+            && self.link_gb_s.round() == device.link_gb_s.round()
+    }
+
+    fn is_alike(&self, other: &Self) -> bool {
+        (&self.gpu, self.sm_count) == (&other.gpu, other.sm_count)
+            && self.link_gb_s.round() == other.link_gb_s.round()
+            && class(&self.kernel) == class(&other.kernel)
+    }
+}
+
+/// A configuration that stands for all kernels for which the same choices are fastest. `None` if a dimension is not a constant.
+fn class(config: &KernelConfig) -> Option<KernelConfig> {
+    let mut problem: Problem = config.problem.without_choices();
+    let rows = problem.run_time_dim();
+    for (field, dim) in problem.dims_mut() {
+        let Dim::Static(size) = *dim else { return None };
+        if Some(field) == rows {
+            *dim = Dim::Static(class_of_rows(size));
+        }
+    }
+    Some(KernelConfig {
+        name: None,
+        problem,
+        ..config.clone()
+    })
+}
+
+/// The most rows that have the same plans: a multiple of [`TILE_ROWS`], or a power of two below.
+const fn class_of_rows(rows: u64) -> u64 {
+    match rows {
+        ..TILE_ROWS => rows.next_power_of_two(),
+        _ => rows.next_multiple_of(TILE_ROWS),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{GemmConfig, GemmOp, Tuning};
+    use crate::plan::KernelPlan;
+
+    fn gemm(m: Dim, tuning: Tuning) -> KernelConfig {
+        let gemm = GemmConfig {
+            m,
+            n: Dim::Static(4096),
+            k: Dim::Static(4096),
+            tuning,
+            ..GemmConfig::new(GemmOp::GemmRs)
+        };
+        KernelConfig::new(2, gemm)
+    }
+
+    fn small_tiles() -> Tuning {
+        Tuning {
+            tile_m: Some(64),
+            tile_n: Some(128),
+            ..Tuning::default()
+        }
+    }
+
+    fn tuned(m: u64, tuning: Tuning) -> Tuned {
+        let times = TunedTimes {
+            us: 20.0,
+            untuned_us: 25.0,
+        };
+        let mut tuned = Tuned::default();
+        let kernel = gemm(Dim::Static(m), tuning);
+        tuned.replace(TunedKernel::new(kernel, &Device::h200(), times));
+        tuned
+    }
+
+    /// The rows of the plan's tile, and whether measured times justify the plan.
+    fn tile(config: KernelConfig, device: &Device, tuned: &Tuned) -> (u32, bool) {
+        let spec = SizedSpec::validate(config).expect("valid");
+        let plan = KernelPlan::with_tuned(&spec, device, tuned).expect("a plan");
+        assert_eq!(plan.spec, spec);
+        (plan.gemm().expect("a GEMM").tile.m, plan.tuned.is_some())
+    }
+
+    #[test]
+    fn alike_kernels_have_the_measured_choices() {
+        let (device, tuned) = (Device::h200(), tuned(1024, small_tiles()));
+        let of = |m| tile(gemm(m, Tuning::default()), &device, &tuned);
+        for rows in [1024, 1023, 897] {
+            assert_eq!(of(Dim::Static(rows)), (64, true), "{rows}");
+        }
+        for other in [Dim::Static(896), Dim::Static(1025), Dim::UpTo(1024)] {
+            assert_eq!(of(other), (128, false), "{other}");
+        }
+        let mut named = gemm(Dim::Static(1024), Tuning::default());
+        named.name = Some("down".to_owned());
+        assert_eq!(tile(named, &device, &tuned), (64, true));
+    }
+
+    #[test]
+    fn few_rows_are_alike_up_to_a_power_of_two() {
+        let classes = [1, 2, 3, 16, 17, 64, 65, 128, 129, 256, 4000].map(class_of_rows);
+        let expected = [1, 2, 4, 16, 32, 64, 128, 128, 256, 256, 4096];
+        assert_eq!(classes, expected);
+    }
+
+    #[test]
+    fn choices_of_the_user_and_other_gpus_are_not_tuned() {
+        let tuned = tuned(1024, small_tiles());
+        let fixed = Tuning {
+            tile_m: Some(128),
+            ..Tuning::default()
+        };
+        let plain = || gemm(Dim::Static(1024), Tuning::default());
+        let h200 = Device::h200();
+        let fixed = gemm(Dim::Static(1024), fixed);
+        assert_eq!(tile(fixed, &h200, &tuned), (128, false));
+        let (mut other, mut fewer, mut slower) = (h200.clone(), h200.clone(), h200.clone());
+        other.name = "NVIDIA H100".to_owned();
+        fewer.sm_count = 66;
+        slower.link_gb_s /= 2.0;
+        for device in [other, fewer, slower] {
+            assert!(!tile(plain(), &device, &tuned).1, "{device:?}");
+        }
+        let limited = KernelConfig {
+            max_sms: Some(100),
+            ..plain()
+        };
+        assert!(!tile(limited, &h200, &tuned).1);
+    }
+
+    /// Choices that no longer fit, such as those that an older version measured, are ignored.
+    #[test]
+    fn choices_without_a_plan_are_ignored() {
+        let impossible = Tuning {
+            stages: Some(12),
+            tile_m: Some(128),
+            tile_n: Some(256),
+            ..Tuning::default()
+        };
+        let plain = gemm(Dim::Static(1024), Tuning::default());
+        let (_, is_tuned) = tile(plain, &Device::h200(), &tuned(1024, impossible));
+        assert!(!is_tuned);
+    }
+
+    #[test]
+    fn the_latest_measurement_of_alike_kernels_stays() {
+        let mut all = tuned(1024, small_tiles());
+        all.replace(tuned(1000, Tuning::default()).kernels[0].clone());
+        assert_eq!(all.kernels.len(), 1);
+        all.replace(tuned(2000, Tuning::default()).kernels[0].clone());
+        assert_eq!(all.kernels.len(), 2);
+        let text = toml::to_string(&all).expect("TOML");
+        assert_eq!(Tuned::read(&text).expect("a table"), all);
+    }
+
+    #[test]
+    fn mistakes_in_files_are_found() {
+        let of = |m: &str, tile: u32| {
+            format!(
+                "[[tuned]]\ngpu = \"NVIDIA H200\"\nsm_count = 132\nlink_gb_s = 344.0\nus = 1.0\nuntuned_us = 2.0\n\
+                 kernel = {{ op = \"gemm\", world = 1, m = {m}, n = 64, k = 64, tuning = {{ tile_m = {tile} }} }}\n"
+            )
+        };
+        assert!(Tuned::read(&of("64", 64)).is_ok());
+        let error = |text: &str| Tuned::read(text).expect_err("a mistake").to_string();
+        let wrong = error(&(of("64", 64) + &of("64", 65)));
+        assert!(wrong.starts_with("[[tuned]] number 2: "), "{wrong}");
+        assert!(wrong.contains("tile_m"), "{wrong}");
+        let dynamic = error(&of("\"dynamic\"", 64));
+        assert!(dynamic.contains("dynamic"), "{dynamic}");
+        assert!(error("tune = 1").contains("mkernel-gen tune"));
+    }
+
+    #[test]
+    fn shipped_choices_have_plans() {
+        for of in Tuned::shipped().kernels() {
+            let device = Device {
+                name: of.gpu.clone(),
+                sm_count: of.sm_count,
+                link_gb_s: of.link_gb_s,
+                ..Device::h200()
+            };
+            let plain = KernelConfig {
+                problem: of.kernel.problem.without_choices(),
+                ..of.kernel.clone()
+            };
+            let spec = SizedSpec::validate(plain).expect("valid");
+            let plan = KernelPlan::new(&spec, &device).expect("a plan");
+            assert_eq!(plan.tuned, Some(of.times), "{of:?}");
+        }
+    }
+}
