@@ -20,7 +20,7 @@ use crate::stats::Stats;
 use crate::symmetric_slice::SymmetricSlice;
 use cudarc::driver::{CudaContext, CudaStream};
 use mkernel_compile::{GenError, KernelTemplate};
-use mkernel_spec::{Device, KernelConfig, Sizes};
+use mkernel_spec::{Device, KernelConfig, Sizes, Tuned};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -177,6 +177,12 @@ impl Communicator {
     /// and RC if they are on several.
     pub fn set_transport(&self, transport: Transport) {
         self.shared.set_transport(transport);
+    }
+
+    /// Sets the measured choices of operators that are prepared from now on. All ranks must set equal choices. The default is the
+    /// file `MKERNEL_TUNED` and the choices that mkernel ships.
+    pub fn set_tuned(&self, tuned: Tuned) {
+        self.shared.set_tuned(tuned);
     }
 
     /// Prepares an operator: plans the kernel, compiles it or loads it from the store, and allocates its memory. An equal

@@ -18,6 +18,7 @@
 //! | `MKERNEL_PROXY_CORES` | The cores of the fabric's proxies: `near` for those near the GPU's first NIC, or a list such as `8-15,24`. The default is any core. |
 //! | `SYSFS_PATH` | The path of sysfs, which libibverbs reads too. The default is `/sys`. |
 //! | `MKERNEL_RECORD` | A TOML file to which rank 0 adds each kernel that is prepared, for `mkernel-gen build`. The default is none. |
+//! | `MKERNEL_TUNED` | A file of `mkernel-gen tune`, whose choices precede the shipped choices, or `none` to use no measured choices. The default is the shipped choices. |
 //! | `MKERNEL_DEVICE` | `gpu` for real GPUs, which is the default; `sim` for simulated GPUs; `auto` for simulated GPUs if there is no real one. |
 //! | `MKERNEL_SIM_SEED` | The seed for the order of events on simulated GPUs. The default is 0. |
 //! | `MKERNEL_SIM_SMS` | The number of SMs of a simulated GPU. The default is 8. |
@@ -33,6 +34,7 @@ use crate::fabric::transport::{NicOptions, Transport};
 use crate::simulation::Simulation;
 use launcher::LaunchedRank;
 use mkernel_compile::Store;
+use mkernel_spec::Tuned;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use variable::{parse, read, wrong};
@@ -184,6 +186,31 @@ pub(crate) fn wrong_record(path: &Path) -> Error {
         value,
         "a text file that this process can write",
     )
+}
+
+/// Returns the measured choices of programs that set none: the choices of the file `MKERNEL_TUNED`, and those that mkernel ships.
+///
+/// # Errors
+/// [`EnvironmentError::Tuned`] if the file cannot be read or is no such file.
+pub fn tuned() -> Result<Tuned, Error> {
+    read_tuned(read)
+}
+
+fn read_tuned(lookup: impl Fn(&str) -> Option<String>) -> Result<Tuned, Error> {
+    let path = lookup("MKERNEL_TUNED").unwrap_or_default();
+    match path.trim() {
+        "" => Ok(Tuned::shipped().clone()),
+        "none" => Ok(Tuned::default()),
+        path => {
+            let text = std::fs::read_to_string(path).map_err(|error| error.to_string());
+            let tuned = text.and_then(|text| Tuned::read(&text).map_err(|error| error.to_string()));
+            let tuned = tuned.map_err(|reason| {
+                let path = path.into();
+                Error::Environment(EnvironmentError::Tuned { path, reason })
+            })?;
+            Ok(tuned.followed_by(Tuned::shipped()))
+        }
+    }
 }
 
 /// The kind of GPUs that the user wants.

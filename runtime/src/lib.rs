@@ -150,6 +150,7 @@ pub use communicator::Communicator;
 pub use completion::Completion;
 pub use driver::device_count;
 pub use env::launcher::launcher_variables;
+pub use env::tuned;
 pub use error::{Error, ErrorKind};
 pub use fused::FusedKernel;
 #[doc(hidden)]
@@ -166,7 +167,7 @@ pub use symmetric_slice::SymmetricSlice;
 pub use mkernel_macros::fused_kernel;
 
 pub use mkernel_spec::abi::Operand;
-pub use mkernel_spec::{KernelConfig, KernelPlan, Op, Shape, Sizes};
+pub use mkernel_spec::{KernelConfig, KernelPlan, Op, Shape, Sizes, Tuned};
 
 /// The options of kernels, and their plans.
 pub use mkernel_spec as spec;

@@ -247,7 +247,8 @@ fn plan(shared: &Shared, config: &KernelConfig, sizes: Sizes) -> Result<KernelPl
     }
     // The name is for messages only: operators that differ in nothing else are equal.
     let spec = SizedSpec::for_sizes(config.clone(), sizes).map(SizedSpec::without_name);
-    let plan = spec.and_then(|spec| KernelPlan::new(&spec, &shared.device));
+    let tuned = shared.tuned()?;
+    let plan = spec.and_then(|spec| KernelPlan::with_tuned(&spec, &shared.device, &tuned));
     plan.map_err(Error::Config)
 }
 

@@ -16,8 +16,8 @@ use crate::symmetric::OwnMemory;
 use crate::tensors::Tensors;
 use crate::watchdog::Watchdog;
 use cudarc::driver::{CudaContext, CudaStream};
-use mkernel_spec::Device;
 use mkernel_spec::abi::Gate;
+use mkernel_spec::{Device, Tuned};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -54,6 +54,8 @@ pub(crate) struct Shared {
     reader: Mutex<Option<Arc<WordReader>>>,
     /// The transport for puts between nodes, if the program has chosen one.
     transport: Mutex<Option<Transport>>,
+    /// The measured choices. The first operator reads the environment, if the program has not chosen any.
+    tuned: Mutex<Option<Arc<Tuned>>>,
     /// The number of splits so far, which is the same on all ranks.
     splits: AtomicU32,
 }
@@ -100,6 +102,7 @@ impl Shared {
         let simulated = self.simulated.clone();
         let group = Self::with_ancestors(gpu, ranks, cluster, &timeouts, (simulated, ancestors));
         *lock(&group.transport) = lock(&self.transport).clone();
+        *lock(&group.tuned) = lock(&self.tuned).clone();
         group
     }
 
@@ -156,6 +159,7 @@ impl Shared {
             operators: Arc::default(),
             reader: Mutex::default(),
             transport: Mutex::default(),
+            tuned: Mutex::default(),
             splits: AtomicU32::new(0),
         }
     }
@@ -200,6 +204,21 @@ impl Shared {
 
     pub fn set_transport(&self, transport: Transport) {
         *lock(&self.transport) = Some(transport);
+    }
+
+    pub fn set_tuned(&self, tuned: Tuned) {
+        *lock(&self.tuned) = Some(Arc::new(tuned));
+    }
+
+    /// Returns the measured choices: those of the program, or else those of the environment.
+    pub fn tuned(&self) -> Result<Arc<Tuned>, Error> {
+        let mut tuned = lock(&self.tuned);
+        if let Some(tuned) = tuned.as_ref() {
+            return Ok(tuned.clone());
+        }
+        let read = Arc::new(env::tuned()?);
+        *tuned = Some(read.clone());
+        Ok(read)
     }
 
     /// Returns the transport for puts between nodes. The program's choice comes first, then `MKERNEL_TRANSPORT`. The

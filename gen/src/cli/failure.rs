@@ -21,7 +21,7 @@ pub enum Failure {
     #[error("{} in the results", count(.0.len(), "error"))]
     Results(Vec<SpannedDiagnostic<String>>),
     #[error(
-        "bench needs {}, and this host has {found}: times of simulated GPUs mean nothing; use another host, give fewer --ranks, or report earlier results by --from FILE",
+        "{} are needed, and this host has {found}: times of simulated GPUs mean nothing; use another host, or give fewer --ranks",
         count(*.needed as usize, "GPU")
     )]
     TooFewGpus { needed: u32, found: u32 },
@@ -59,6 +59,14 @@ pub enum Failure {
         label: String,
         needed: String,
         available: String,
+    },
+    /// The measured choices of the environment cannot be used.
+    #[error(transparent)]
+    Tuned(mkernel::Error),
+    #[error("{} has no measured choices; name another file by --out", .path.display())]
+    NotTuned {
+        path: PathBuf,
+        source: mkernel_spec::plan::TunedError,
     },
     #[error("the fabric test failed")]
     Fabric(#[source] mkernel::Error),
@@ -111,6 +119,7 @@ impl Failure {
             | Self::Results(_)
             | Self::Plot(_)
             | Self::Device { .. }
+            | Self::NotTuned { .. }
             | Self::Fabric(_)
             | Self::Damaged { .. }
             | Self::NotBundled { .. } => 1,
@@ -128,6 +137,7 @@ impl Failure {
             Self::Runs { code, .. } | Self::Rank { code, .. } => *code,
             Self::HostMemory { .. }
             | Self::TooFewGpus { .. }
+            | Self::Tuned(_)
             | Self::Read { .. }
             | Self::Write { .. }
             | Self::Fetch { .. }

@@ -1,5 +1,6 @@
 //! The kernels that a command processes, from TOML files, a crate or flags.
 
+use super::combinations::combinations;
 use super::failure::Failure;
 use super::files::read_text;
 use super::flags::{DeviceFlags, KernelFlags, flag_of};
@@ -7,7 +8,7 @@ use super::toml_file;
 use crate::scan;
 use mkernel_declare::{Declaration, Declared, SpannedDiagnostic};
 use mkernel_spec::{
-    Device, Diagnostics, Dim, Field, KernelConfig, KernelPlan, KernelSpec, config::nearest,
+    Device, Diagnostics, Dim, Field, KernelConfig, KernelPlan, KernelSpec, Tuned, config::nearest,
 };
 use std::path::{Path, PathBuf};
 
@@ -174,6 +175,7 @@ impl Sources {
 
     /// Reads, changes, checks and plans the kernels. Errors in configurations are part of the result.
     pub fn load(&self, device: &Device, overrides: Overrides) -> Result<Loaded, Failure> {
+        let tuned = mkernel::tuned().map_err(Failure::Tuned)?;
         let mut loaded = Loaded::default();
         for DeclaredKernel {
             type_name,
@@ -182,7 +184,8 @@ impl Sources {
         {
             match declared {
                 Ok(declaration) => {
-                    self.plan_all_sizes(type_name, declaration, (device, overrides), &mut loaded);
+                    let declared = (type_name, declaration);
+                    self.plan_all_sizes(declared, ((device, &tuned), overrides), &mut loaded);
                 }
                 Err(diagnostics) => loaded.diagnostics.extend(diagnostics),
             }
@@ -269,9 +272,8 @@ impl Sources {
     /// Plans a kernel for each combination of the sizes that the flags give to dynamic dimensions.
     fn plan_all_sizes(
         &self,
-        type_name: Option<String>,
-        mut declaration: Declaration<String>,
-        (device, overrides): (&Device, Overrides),
+        (type_name, mut declaration): (Option<String>, Declaration<String>),
+        (planner, overrides): (Planner<'_>, Overrides),
         loaded: &mut Loaded,
     ) {
         let mut config = declaration.spec.config().clone();
@@ -309,7 +311,7 @@ impl Sources {
             if !is_chosen && !self.chosen.is_empty() {
                 continue;
             }
-            match plan(config.clone(), device) {
+            match plan(config.clone(), planner) {
                 Ok((spec, plan)) => {
                     let plan = plan.filter(|_| !is_for_any_world);
                     loaded.kernels.push(Kernel {
@@ -362,26 +364,17 @@ impl Sources {
     }
 }
 
-/// All combinations of one size for each dimension.
-fn combinations(sizes: &[Vec<Dim>]) -> Vec<Vec<Dim>> {
-    let none = vec![Vec::new()];
-    sizes.iter().fold(none, |chosen, sizes| {
-        let with = |dims: &Vec<Dim>, size: Dim| [dims.as_slice(), &[size]].concat();
-        let chosen = chosen.iter();
-        chosen
-            .flat_map(|dims| sizes.iter().map(move |size| with(dims, *size)))
-            .collect()
-    })
-}
+/// The GPU that kernels are planned for, and measured choices.
+type Planner<'a> = (&'a Device, &'a Tuned);
 
 /// The kernel, and its plan if all dimensions are known.
 fn plan(
     config: KernelConfig,
-    device: &Device,
+    (device, tuned): Planner<'_>,
 ) -> Result<(KernelSpec, Option<KernelPlan>), Diagnostics> {
     let spec = KernelSpec::validate(config)?;
     let plan = match spec.clone().sized() {
-        Ok(sized) => Some(KernelPlan::new(&sized, device)?),
+        Ok(sized) => Some(KernelPlan::with_tuned(&sized, device, tuned)?),
         Err(_) => None,
     };
     Ok((spec, plan))

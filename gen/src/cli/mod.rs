@@ -5,6 +5,7 @@ mod build;
 mod bundle;
 mod check;
 mod color;
+mod combinations;
 mod completions;
 mod doctor;
 mod environment;
@@ -19,6 +20,7 @@ mod input;
 mod launch;
 mod machine;
 mod output;
+mod parallel;
 mod plan;
 mod progress;
 mod render;
@@ -26,8 +28,10 @@ mod run;
 mod schema;
 mod signals;
 mod store;
+mod timed_kernels;
 mod toml_file;
 mod topology;
+mod tune;
 
 use clap::error::ErrorKind;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -106,6 +110,15 @@ enum Command {
         after_help = "Example:\n  mkernel-gen bench --op gemm_ar --world 4 --m 1,256,4096 --n 8192 --k 2048 --b-layout nk --out results"
     )]
     Bench(Box<bench::Bench>),
+    /// Measure which choices of the planner are fastest for kernels on the GPUs of this host
+    ///
+    /// The cost model ranks combinations of choices, the first of which are timed together on all ranks, as bench times a kernel. Then
+    /// changes of the fastest choices are timed. The fastest kernel is checked as mkernel-gen run does, timed again beside the
+    /// planner's own choice, and kept if it is still faster. Programs use the choices if MKERNEL_TUNED names the file.
+    #[command(
+        after_help = "Example:\n  mkernel-gen tune --op gemm_rs --world 4 --m 256,1024 --n 4096 --k 8192 --b-layout nk --out tuned.toml"
+    )]
+    Tune(Box<tune::Tune>),
     /// Send messages between GPUs of different nodes, check every word that arrives, and measure
     ///
     /// Use it to test the network of a cluster: --from-env with --transport rc or efa sends messages between hosts.
@@ -191,6 +204,7 @@ fn run_command(cli: &Cli) -> Result<(), Failure> {
         Command::Run(run) => run.run(cli.json),
         Command::Launch(launch) => launch.run(cli.json),
         Command::Bench(bench) => bench.run(cli.json),
+        Command::Tune(tune) => tune.run(cli.json),
         Command::FabricTest(test) => test.run(cli.json),
         Command::Bundle(bundles) => bundles.run(cli.json),
         Command::List(list) => list.run(cli.json),

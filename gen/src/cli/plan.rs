@@ -15,7 +15,7 @@ use super::output::{Line, print, print_json};
 use description::Description;
 use mkernel_declare::SpannedDiagnostic;
 use mkernel_spec::abi::{self, Extent, OperandSpec};
-use mkernel_spec::plan::{Agent, Body, OpPlan, Region, Role, Workspace};
+use mkernel_spec::plan::{Agent, Body, OpPlan, Region, Role, TunedTimes, Workspace};
 use mkernel_spec::{Device, Diagnostic, Diagnostics, KernelPlan, SizedSpec, Topology};
 pub use scaling::Scaled;
 use schemars::JsonSchema;
@@ -41,6 +41,10 @@ pub struct Planned<'a> {
     fewer_rows: &'a [Body],
     bound_us: f64,
     bound_reason: &'static str,
+    /// The times that measured choices are justified by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
+    tuned: Option<TunedTimes>,
 }
 
 impl Line for Planned<'_> {
@@ -68,6 +72,7 @@ impl<'a> Planned<'a> {
             fewer_rows: &plan.bodies[..plan.bodies.len() - 1],
             bound_us: body.bound.us(),
             bound_reason: body.bound.reason(),
+            tuned: plan.tuned,
         }
     }
 }
@@ -178,6 +183,7 @@ pub fn describe(label: &str, plan: &KernelPlan) -> String {
     if !plan.device.backend.is_simulated() {
         section("bound", vec![bound(body)]);
         section("estimate", vec![estimate(body)]);
+        section("measured", plan.tuned.map(measured).into_iter().collect());
     }
     section("device", vec![device(plan)]);
     format!("{label}: {}\n{}", plan.id, table(&rows, &[]))
@@ -361,6 +367,14 @@ fn estimate(body: &Body) -> String {
     format!(
         "{}; the bound is {share:.0} % of the estimate",
         micros(body.estimate_us)
+    )
+}
+
+fn measured(times: TunedTimes) -> String {
+    format!(
+        "{}, by choices of `mkernel-gen tune`; by the choices of the cost model {}",
+        micros(times.us),
+        micros(times.untuned_us)
     )
 }
 

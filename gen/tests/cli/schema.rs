@@ -108,7 +108,7 @@ fn lines_of_all_commands_match_the_schema() {
     let missing: Vec<_> = kinds.filter(|kind| !seen.contains(*kind)).collect();
     assert_eq!(
         missing,
-        ["bench failure", "nvrtc"],
+        ["timing failure", "nvrtc"],
         "no command has printed these kinds"
     );
 }

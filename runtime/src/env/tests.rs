@@ -145,3 +145,30 @@ fn simulated_gpus_are_as_the_variables_say() {
     assert_eq!(read_simulation(with(variables), 4).expect("set"), expected);
     assert!(read_simulation(with(&[("MKERNEL_SIM_SMS", "many")]), 1).is_err());
 }
+
+#[test]
+fn measured_choices_of_a_file_precede_those_shipped() {
+    let tuned = |value: &str| {
+        let value = value.to_owned();
+        read_tuned(move |name| (name == "MKERNEL_TUNED").then(|| value.clone()))
+    };
+    assert_eq!(&tuned("").expect("the default"), Tuned::shipped());
+    assert_eq!(tuned("none").expect("none"), Tuned::default());
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let path = dir.path().join("tuned.toml");
+    let path = path.to_str().expect("UTF-8");
+    let error = tuned(path).expect_err("no file").to_string();
+    assert!(
+        error.contains("MKERNEL_TUNED") && error.contains("No such file"),
+        "{error}"
+    );
+    std::fs::write(path, "kernel = 1").expect("a file");
+    let error = tuned(path).expect_err("another file").to_string();
+    assert!(error.contains("mkernel-gen tune"), "{error}");
+    let kernel = "[[tuned]]\ngpu = \"GPU\"\nsm_count = 1\nlink_gb_s = 1.0\nus = 1.0\nuntuned_us = 2.0\n\
+                  kernel = { op = \"gemm\", world = 1, m = 8, n = 64, k = 64 }";
+    std::fs::write(path, kernel).expect("a file");
+    let read = tuned(path).expect("valid");
+    assert_eq!(read.kernels().len(), 1 + Tuned::shipped().kernels().len());
+    assert_eq!(read.kernels()[0].gpu, "GPU");
+}

@@ -2,6 +2,7 @@
 
 use super::display::Variables;
 use mkernel_compile::InvalidVariables;
+use std::path::PathBuf;
 
 /// The fault of the environment variables of this process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,6 +24,16 @@ pub enum EnvironmentError {
     /// Variables of the compiler and the cache have values that are not valid.
     #[error(transparent)]
     Kernels(InvalidVariables),
+    /// The file of measured choices cannot be used.
+    #[error(
+        "MKERNEL_TUNED is {}, which cannot be used: {reason}; write it by `mkernel-gen tune`, or set MKERNEL_TUNED to none", .path.display()
+    )]
+    Tuned {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        reason: String,
+    },
     /// The variables of the launcher do not determine the rank of this process.
     #[error(
         "the environment variables do not determine the rank of this process: {problem} ({}). Start it by torchrun, srun or \

@@ -9,6 +9,7 @@ use crate::device::Device;
 use crate::diagnostic::Diagnostics;
 use serde::{Deserialize, Serialize};
 use std::sync::LazyLock;
+use toml::{Table, Value};
 
 /// Rows of the largest tile. Kernels whose rows fill equally many tiles have equal grids.
 const TILE_ROWS: u64 = 128;
@@ -131,6 +132,28 @@ impl Tuned {
         Ok(tuned)
     }
 
+    /// The text of a file, which [`Self::read`] reads. Options at their defaults are left out.
+    ///
+    /// # Errors
+    /// A name has no form in TOML.
+    pub fn text(&self) -> Result<String, toml::ser::Error> {
+        let mut text = String::new();
+        for kernel in &self.kernels {
+            text += "[[tuned]]\n";
+            let mut entries = Table::try_from(kernel)?;
+            // No kernel has no ranks, and dimensions are constant, so ranks and sizes are always written.
+            let usual = KernelConfig::new(0, kernel.kernel.op().problem());
+            let mut given = options_beside(&kernel.kernel, &usual)?;
+            given.insert("op".to_owned(), kernel.kernel.op().name().into());
+            entries.insert("kernel".to_owned(), given.into());
+            for (name, value) in entries {
+                text += &format!("{name} = {value}\n");
+            }
+            text += "\n";
+        }
+        Ok(text)
+    }
+
     /// The kernels. Of several alike kernels, the first one counts.
     #[must_use]
     pub fn kernels(&self) -> &[TunedKernel] {
@@ -197,6 +220,22 @@ impl TunedKernel {
         }
     }
 
+    /// The options that fix choices, as in `split_k = 2, tile_m = 128`. Empty if the choices of the cost model are the fastest.
+    #[must_use]
+    pub fn choices(&self) -> String {
+        let plain = KernelConfig {
+            problem: self.kernel.problem.without_choices(),
+            ..self.kernel.clone()
+        };
+        let options = options_beside(&self.kernel, &plain).unwrap_or_default();
+        let options = options.into_iter().flat_map(|option| match option {
+            (_, Value::Table(group)) => group.into_iter().collect(),
+            option => vec![option],
+        });
+        let options = options.map(|(name, value)| format!("{name} = {value}"));
+        options.collect::<Vec<_>>().join(", ")
+    }
+
     /// Whether the kernel was measured on such a GPU with such links.
     fn is_on(&self, device: &Device) -> bool {
         (self.gpu.as_str(), self.sm_count) == (&device.name, device.sm_count)
@@ -208,6 +247,23 @@ impl TunedKernel {
             && self.link_gb_s.round() == other.link_gb_s.round()
             && class(&self.kernel) == class(&other.kernel)
     }
+}
+
+/// The options of `config` that `other` does not have, or has with other values.
+fn options_beside(config: &KernelConfig, other: &KernelConfig) -> Result<Table, toml::ser::Error> {
+    fn differing(table: Table, other: &Table) -> Table {
+        let given = table.into_iter().filter_map(|(name, value)| {
+            let value = match (value, other.get(&name)) {
+                (Value::Table(group), Some(Value::Table(other))) => differing(group, other).into(),
+                (value, _) => value,
+            };
+            let is_empty = value.as_table().is_some_and(Table::is_empty);
+            (other.get(&name) != Some(&value) && !is_empty).then_some((name, value))
+        });
+        given.collect()
+    }
+    let other = Table::try_from(other)?;
+    Ok(differing(Table::try_from(config)?, &other))
 }
 
 /// A configuration that stands for all kernels for which the same choices are fastest. `None` if a dimension is not a constant.
@@ -347,8 +403,15 @@ mod tests {
         assert_eq!(all.kernels.len(), 1);
         all.replace(tuned(2000, Tuning::default()).kernels[0].clone());
         assert_eq!(all.kernels.len(), 2);
-        let text = toml::to_string(&all).expect("TOML");
+        let text = all.text().expect("TOML");
         assert_eq!(Tuned::read(&text).expect("a table"), all);
+        let (first, _) = text.split_once("\n\n").expect("two tables");
+        let expected = "[[tuned]]\ngpu = \"NVIDIA H200\"\n\
+            kernel = { k = 4096, m = 1000, n = 4096, op = \"gemm_rs\", world = 2 }\n\
+            link_gb_s = 344.0\nsm_count = 132\nuntuned_us = 25.0\nus = 20.0";
+        assert_eq!(first, expected);
+        let choices = tuned(64, small_tiles()).kernels[0].choices();
+        assert_eq!(choices, "tile_m = 64, tile_n = 128");
     }
 
     #[test]

@@ -97,8 +97,8 @@ impl TimedJob<'_> {
         let (Ok(()), [inputs, ..]) = (agreed(ranks, own)?, calls) else {
             return Ok((completed, None));
         };
-        let timing = Timing::new(ranks, &operator, inputs, self.settings)?;
-        let timed = timing.run()?;
+        let timing = Timing::new(ranks, operator.plan(), inputs)?;
+        let timed = timing.run(&operator, self.settings)?;
         // Memory may be freed only while no kernel of any rank runs.
         ranks.barrier()?;
         Ok((completed, Some(timed)))
@@ -156,7 +156,7 @@ pub struct FailedLine<'a> {
 }
 
 impl Line for FailedLine<'_> {
-    const KIND: &'static str = "bench failure";
+    const KIND: &'static str = "timing failure";
 }
 
 /// The number of kernels that failed, and the exit code.

@@ -9,38 +9,29 @@ mod rival_calls;
 mod rivals;
 mod series;
 mod table;
-mod timing;
+pub mod timing;
 
 use super::Failure;
 use super::fabric_test::Network;
-use super::input::{Kernel, Overrides, Sources};
-use super::machine::{self, DeviceChoice};
+use super::input::Kernel;
 use super::output::print_stderr;
 use super::run::{MAX_SEED, seed_from_clock};
-pub use job::FailedLine;
+use super::timed_kernels::TimedKernels;
 use job::TimedJob;
+pub use job::{Failed, FailedLine};
 pub use measurement::Measurement;
-use mkernel::{KernelPlan, spec::Device};
+use mkernel::KernelPlan;
 use mkernel_measure::TimeLimit;
 use output::Output;
 use std::path::PathBuf;
 use std::time::Duration;
 use timing::Settings;
 
-/// The reason why times are not measured on simulated GPUs.
-const SIMULATED: &str = "times of simulated GPUs mean nothing, so bench needs GPUs: remove --device sim and MKERNEL_DEVICE, check results by `mkernel-gen run`, or report earlier results by --from FILE";
-
 /// Arguments of `mkernel-gen bench`.
 #[derive(Debug, clap::Args)]
 pub struct Bench {
     #[command(flatten)]
-    sources: Sources,
-    /// GPUs that run the kernels [default: MKERNEL_DEVICE, else auto]; simulated GPUs have no times
-    #[arg(long, value_enum)]
-    device: Option<DeviceChoice>,
-    /// Plan for this many ranks instead of the declared world
-    #[arg(long, value_name = "COUNT")]
-    ranks: Option<u32>,
+    kernels: TimedKernels,
     /// Number of rounds; one more warms up
     #[arg(long, value_name = "COUNT", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -79,10 +70,10 @@ impl Bench {
         if !self.from.is_empty() {
             return self.report_earlier(json);
         }
-        let kernels = self.kernels()?;
+        let kernels = self.kernels.load()?;
         let seed = self.seed.unwrap_or_else(seed_from_clock);
         let mut output = Output::new(json, self.out.as_deref())?;
-        let mut failed = job::Failed::default();
+        let mut failed = Failed::default();
         for (number, (kernel, plan)) in (1..).zip(&kernels) {
             if !json {
                 let (all, label) = (kernels.len(), &kernel.label);
@@ -120,29 +111,8 @@ impl Bench {
         Ok(job.run())
     }
 
-    /// The kernels, planned for an H200. An error if this host has too few GPUs.
-    fn kernels(&self) -> Result<Vec<(Kernel, KernelPlan)>, Failure> {
-        let device = DeviceChoice::or_environment(self.device)?;
-        if device == DeviceChoice::Sim {
-            return Err(Failure::Usage(SIMULATED));
-        }
-        let overrides = Overrides {
-            world: self.ranks.map(|ranks| (ranks, "--ranks")),
-            resize: true,
-            default: None,
-        };
-        let kernels = self.sources.load(&Device::default(), overrides)?;
-        let kernels = kernels.planned()?;
-        let needed = kernels.iter().map(|(_, plan)| plan.spec.world()).max();
-        let (needed, found) = (needed.unwrap_or(0), machine::gpus());
-        if device == DeviceChoice::Auto && needed > found {
-            return Err(Failure::TooFewGpus { needed, found });
-        }
-        Ok(kernels)
-    }
-
     fn report_earlier(&self, json: bool) -> Result<(), Failure> {
-        if !self.sources.is_empty() {
+        if !self.kernels.sources.is_empty() {
             return Err(Failure::Usage(
                 "--from reports earlier results, so no kernel is measured; remove the kernels, or --from",
             ));

@@ -1,4 +1,4 @@
-//! [`Timing`]: the times of an operator and of its rivals, on one rank of several.
+//! [`Timing`]: the times of operators and of rivals, on one rank of several.
 
 #[cfg(test)]
 mod tests;
@@ -47,11 +47,9 @@ pub struct Timed {
     pub notes: Vec<String>,
 }
 
-/// The measurement of an operator on one rank.
+/// The operands of operators that compute the same, and their measurement on one rank.
 pub struct Timing<'a> {
     ranks: &'a Communicator,
-    operator: &'a Operator,
-    settings: Settings<'a>,
     /// The stream on which graphs are captured.
     captured: Arc<CudaStream>,
     calls: u32,
@@ -64,12 +62,10 @@ impl<'a> Timing<'a> {
     /// Uploads the operands. All ranks must call this together.
     pub fn new(
         ranks: &'a Communicator,
-        operator: &'a Operator,
+        plan: &KernelPlan,
         inputs: &Inputs,
-        settings: Settings<'a>,
     ) -> Result<Self, Failure> {
         ranks.context().bind_to_thread()?;
-        let plan = operator.plan();
         let calls = calls_of_graph(plan);
         let stream = ranks.default_stream();
         let memory = (0..copies(plan, calls)).map(|_| CallMemory::new(ranks, &stream, inputs));
@@ -78,8 +74,6 @@ impl<'a> Timing<'a> {
         ranks.barrier()?;
         Ok(Self {
             ranks,
-            operator,
-            settings,
             // The default stream cannot be captured.
             captured: ranks.context().new_stream()?,
             calls,
@@ -88,23 +82,51 @@ impl<'a> Timing<'a> {
         })
     }
 
-    /// Times the kernel and its rivals in turns. All ranks must call this together.
-    pub fn run(&self) -> Result<Timed, Failure> {
+    /// The times of operators in turns, by operator and round. All ranks must call this together.
+    pub fn of_operators(
+        &self,
+        operators: &[Operator],
+        rounds: u32,
+    ) -> Result<Vec<Vec<f64>>, Failure> {
+        let blocks = Blocks::new(self.ranks, &self.ranks.default_stream())?;
+        let graphs = operators.iter().map(|operator| self.kernel_graph(operator));
+        let graphs = graphs.collect::<Result<Vec<_>, _>>()?;
+        let times = self.of_graphs(&blocks, &graphs, rounds)?;
+        // Memory may be freed only while no kernel of any rank runs.
+        self.ranks.barrier()?;
+        Ok(times)
+    }
+
+    /// The times of a call of each graph, by graph and round.
+    fn of_graphs(
+        &self,
+        blocks: &Blocks<'_>,
+        graphs: &[Graph],
+        rounds: u32,
+    ) -> Result<Vec<Vec<f64>>, Failure> {
+        in_turns(rounds, graphs.len(), |index| {
+            let of_calls = blocks.times_in_graph(self.calls, &graphs[index])?;
+            Ok(vec![median(&of_calls)])
+        })
+    }
+
+    /// Times an operator and its rivals in turns. All ranks must call this together.
+    pub fn run(&self, operator: &Operator, settings: Settings<'_>) -> Result<Timed, Failure> {
         let stream = self.ranks.default_stream();
         let blocks = Blocks::new(self.ranks, &stream)?;
-        let (rivals, mut notes) = match self.settings.rivals {
-            true => rivals::of(self.operator.plan()),
+        let (rivals, mut notes) = match settings.rivals {
+            true => rivals::of(operator.plan()),
             false => (
                 Vec::new(),
                 vec!["rivals were not measured (--no-rivals)".to_owned()],
             ),
         };
-        let dirs = (self.settings.cublas_dir, self.settings.nccl_dir);
+        let dirs = (settings.cublas_dir, settings.nccl_dir);
         let libraries = Libraries::load(self.ranks, &self.captured, &rivals, dirs)?;
         notes.extend(libraries.missing());
         let spans: Vec<_> = self.memory.iter().map(|of| of.spans(&stream)).collect();
         let (mut names, mut calls) = (Vec::new(), Vec::new());
-        let mut graphs = vec![self.kernel_graph()?];
+        let mut graphs = vec![self.kernel_graph(operator)?];
         for rival in rivals.iter().filter(|rival| libraries.can_run(rival)) {
             let of_rival = RivalCalls::new(rival, &libraries, &spans, [&stream, &self.captured]);
             let graph = match agreed(self.ranks, of_rival)? {
@@ -125,10 +147,7 @@ impl<'a> Timing<'a> {
         }
         blocks.times_in_graph(self.calls, &graphs[0])?;
         let before = self.ranks.sm_clock_mhz();
-        let mut times = in_turns(self.settings.rounds, graphs.len(), |index| {
-            let of_calls = blocks.times_in_graph(self.calls, &graphs[index])?;
-            Ok(vec![median(&of_calls)])
-        })?;
+        let mut times = self.of_graphs(&blocks, &graphs, settings.rounds)?;
         let clocks = before.zip(self.ranks.sm_clock_mhz());
         // Memory may be freed only while no kernel of any rank runs.
         self.ranks.barrier()?;
@@ -144,9 +163,9 @@ impl<'a> Timing<'a> {
     }
 
     /// Captures calls of the operator.
-    fn kernel_graph(&self) -> Result<Graph, Failure> {
+    fn kernel_graph(&self, operator: &Operator) -> Result<Graph, Failure> {
         let stream = self.ranks.default_stream();
-        let plan = self.operator.plan();
+        let plan = operator.plan();
         let copies = self.memory.iter().map(|memory| {
             let spans = memory.spans(&stream);
             let operand = |spec: &OperandSpec| {
@@ -165,8 +184,7 @@ impl<'a> Timing<'a> {
                 let operands = &copies[call % copies.len()];
                 // SAFETY: the operands are those of the plan in its order. They outlive the graph, whose replays `run` waits for.
                 unsafe {
-                    self.operator
-                        .launch_raw_rows(self.captured.cu_stream(), operands, self.rows)
+                    operator.launch_raw_rows(self.captured.cu_stream(), operands, self.rows)
                 }?;
             }
             Ok(())

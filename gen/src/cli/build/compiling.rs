@@ -4,14 +4,13 @@ use super::job::{Built, Job};
 use crate::cli::failure::Failure;
 use crate::cli::input::{Input, Kernel};
 use crate::cli::output::{print_json, print_note};
+use crate::cli::parallel::in_parallel;
 use crate::cli::{check, fetch, progress, store};
 use mkernel_compile::{
     Cubin, CudaSource, Env, GenError, HostCxx, KernelTemplate, Key, Nvrtc, Store,
 };
 use mkernel_spec::Backend;
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -107,31 +106,16 @@ impl Compiling {
         cache: &Store,
     ) -> Vec<Result<Built, GenError>> {
         let cores = || thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        let threads = self.jobs.unwrap_or_else(cores).get().min(jobs.len());
+        let threads = self.jobs.unwrap_or_else(cores).get();
         let template = "compiling {wide_bar} {pos}/{len} kernels {elapsed}";
         let progress = progress::bar(template, jobs.len() as u64);
-        let next = AtomicUsize::new(0);
-        let results = Mutex::new(Vec::new());
-        thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    loop {
-                        let index = next.fetch_add(1, Ordering::Relaxed);
-                        let Some(job) = jobs.get(index) else { break };
-                        let result = build_one(job, is_cached[index], cache);
-                        progress.inc(1);
-                        results
-                            .lock()
-                            .expect("no thread panics here")
-                            .push((index, result));
-                    }
-                });
-            }
+        let results = in_parallel(threads, jobs.len(), |index| {
+            let result = build_one(&jobs[index], is_cached[index], cache);
+            progress.inc(1);
+            result
         });
         progress.finish_and_clear();
-        let mut results = results.into_inner().expect("no thread panics here");
-        results.sort_by_key(|(index, _)| *index);
-        results.into_iter().map(|(_, result)| result).collect()
+        results
     }
 }
 

@@ -62,6 +62,8 @@ pub enum RankError {
     Panicked,
     #[error("the kernel cannot be timed: {0}")]
     Timing(Failure),
+    #[error("there is no plan for the GPUs of this host")]
+    NoPlan,
     #[error("there is no reference for {0}; this is a defect of mkernel-gen, please report it")]
     NoReference(Op),
 }

@@ -16,6 +16,7 @@ use crate::cli::render::Rendered;
 use crate::cli::run::{OutcomeLine, Summary};
 use crate::cli::store::{CleanedLine, Listed};
 use crate::cli::topology::Shown;
+use crate::cli::tune::TunedLine;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
@@ -45,6 +46,7 @@ pub fn schema() -> Value {
         kind::<Scaled>(&mut types),
         kind::<Shown>(&mut types),
         kind::<Summary>(&mut types),
+        kind::<TunedLine>(&mut types),
         kind::<VerifiedLine>(&mut types),
     ];
     json!({

@@ -52,16 +52,16 @@ fn job<'a>(config: &'a KernelConfig, plan: &'a KernelPlan) -> Job<'a> {
 }
 
 /// Replays a graph of calls, and compares the results of each copy of the operands with the reference.
-fn replay(job: &Job, settings: Settings) {
+fn replay(job: &Job) {
     let calls = job.inputs();
     let results = job.on_ranks(|ranks| {
         let operator = ranks.prepare(job.config, job.plan.shape())?;
-        let mut timing = Timing::new(ranks, &operator, &calls[0], settings)?;
+        let mut timing = Timing::new(ranks, operator.plan(), &calls[0])?;
         // The first copy is used twice.
         assert!(timing.memory.len() > 1, "these operands are small");
         timing.memory.truncate(2);
         timing.calls = 3;
-        let graph = timing.kernel_graph()?;
+        let graph = timing.kernel_graph(&operator)?;
         let stream = ranks.default_stream();
         ranks.barrier()?;
         graph.launch(&stream)?;
@@ -81,15 +81,9 @@ fn replay(job: &Job, settings: Settings) {
 
 #[test]
 fn graphs_make_right_calls_on_each_copy_of_the_operands() {
-    let settings = Settings {
-        rounds: 1,
-        rivals: false,
-        cublas_dir: None,
-        nccl_dir: None,
-    };
     for kernel in KERNELS {
         let (config, plan) = planned(&format!("world = 2\n{kernel}"), &Device::simulated(SMS));
-        replay(&job(&config, &plan), settings);
+        replay(&job(&config, &plan));
     }
 }
 
