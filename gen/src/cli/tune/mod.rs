@@ -14,7 +14,7 @@ use super::output::{print_json, print_note};
 use super::run::ranks::Outcome;
 use super::run::{MAX_SEED, seed_from_clock};
 use super::timed_kernels::TimedKernels;
-use mkernel::{KernelPlan, Tuned};
+use mkernel::{KernelConfig, KernelPlan, Tuned};
 use mkernel_declare::SpannedDiagnostic;
 use mkernel_measure::TimeLimit;
 pub use report::TunedLine;
@@ -37,7 +37,8 @@ pub struct Tune {
     /// The file to which kernels are added; kernels that it already has are left out
     #[arg(long, value_name = "FILE", default_value = "tuned.toml")]
     out: PathBuf,
-    /// Measure again what the file already has
+    /// Measure again what the file already has, its choices being among the candidates; with --candidates 2, check that they are
+    /// still faster than the planner's
     #[arg(long)]
     again: bool,
     /// The most kernels that are compared at a time, the planner's own choice included
@@ -73,7 +74,8 @@ impl Tune {
         let (mut lines, mut failed, mut begun) = (Vec::new(), Failed::default(), 0);
         for (number, (kernel, plan)) in (1..).zip(&kernels) {
             let label = &kernel.label;
-            if !self.again && report::is_in(&tuned, kernel) {
+            let known = report::known(&tuned, kernel).cloned();
+            if !self.again && known.is_some() {
                 print_note(&format!("{label}: already in {}", self.out.display()));
                 continue;
             }
@@ -90,7 +92,7 @@ impl Tune {
             }
             print_note(&format!("kernel {number} of {}: {label}", kernels.len()));
             begun += 1;
-            match self.search(kernel, plan, seed)? {
+            match self.search((kernel, plan), known, seed)? {
                 Ok(found) => {
                     let line = TunedLine::new(kernel, &found);
                     tuned.replace(found.tuned);
@@ -109,8 +111,8 @@ impl Tune {
 
     fn search(
         &self,
-        kernel: &Kernel,
-        plan: &KernelPlan,
+        (kernel, plan): (&Kernel, &KernelPlan),
+        known: Option<KernelConfig>,
         seed: u64,
     ) -> Result<Result<Found, Box<Outcome>>, Failure> {
         let limit = Duration::from_secs(self.limit_s);
@@ -118,6 +120,7 @@ impl Tune {
         let search = Search {
             kernel,
             plan,
+            known,
             machine: Machine::Gpus,
             times: |timing, operators, rounds| timing.of_operators(operators, rounds),
             transport: self.network.transport(seed)?,

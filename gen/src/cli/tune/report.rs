@@ -52,18 +52,19 @@ impl TunedLine {
     }
 }
 
-/// Whether a file has the kernel. On which GPU is not compared, since a file is for one host.
-pub fn is_in(tuned: &Tuned, kernel: &Kernel) -> bool {
+/// The choices that a file has for a kernel. On which GPU they were measured is not compared, since a file is for one host.
+pub fn known<'a>(tuned: &'a Tuned, kernel: &Kernel) -> Option<&'a KernelConfig> {
     let config = kernel.spec.config();
-    let is_equal = |known: &KernelConfig| {
-        let known = KernelConfig {
+    let is_equal = |known: &&KernelConfig| {
+        let plain = KernelConfig {
             problem: known.problem.without_choices(),
             name: config.name.clone(),
-            ..known.clone()
+            ..(*known).clone()
         };
-        known == *config
+        plain == *config
     };
-    tuned.kernels().iter().any(|known| is_equal(&known.kernel))
+    let configs = tuned.kernels().iter().map(|known| &known.kernel);
+    configs.rev().find(is_equal)
 }
 
 /// Prints a table with a line for each kernel, and the loss of the planner's choices.

@@ -31,6 +31,8 @@ pub struct Search<'a> {
     pub kernel: &'a Kernel,
     /// A plan that gives sizes and operands.
     pub plan: &'a KernelPlan,
+    /// The choices of an earlier search, which are a candidate.
+    pub known: Option<KernelConfig>,
     pub machine: Machine,
     pub transport: Transport,
     pub seed: u64,
@@ -112,16 +114,19 @@ impl Search<'_> {
         let mut known = Known::default();
         known.add(&untuned);
 
-        let mut best = known.best_of(config.candidates(), device, self.candidates - 1);
-        best.insert(0, untuned);
+        let mut best = vec![untuned];
+        let earlier = self.known.clone();
+        best.extend(known.best_of(earlier.into_iter().collect(), device, 1));
+        let most = self.candidates.saturating_sub(best.len());
+        best.extend(known.best_of(config.candidates(), device, most));
         let mut compared = best.len();
-        self.sort_by_time(ranks, &timing, &mut best, ROUNDS)?;
+        self.sort_by_time(ranks, &timing, &mut best)?;
         let refinements = best[0].config.refinements();
         let refined = known.best_of(refinements, device, self.candidates - 1);
         compared += refined.len();
         best.truncate(2);
         best.extend(refined);
-        self.sort_by_time(ranks, &timing, &mut best, ROUNDS)?;
+        self.sort_by_time(ranks, &timing, &mut best)?;
 
         best.truncate(3);
         best.extend(Candidate::new(config.clone(), device));
@@ -146,9 +151,8 @@ impl Search<'_> {
         ranks: &Communicator,
         timing: &Timing<'_>,
         candidates: &mut Vec<Candidate>,
-        rounds: u32,
     ) -> Result<(), RankError> {
-        let times = self.times(ranks, timing, candidates, rounds)?;
+        let times = self.times(ranks, timing, candidates, ROUNDS)?;
         let mut timed: Vec<_> = times.into_iter().zip(candidates.drain(..)).collect();
         timed.retain(|(us, _)| us.is_finite());
         timed.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -261,7 +265,7 @@ mod tests {
         Ok(vec![vec![20.0; rounds as usize]; operators.len()])
     }
 
-    fn found(times: Times) -> Found {
+    fn found(times: Times, known: Option<KernelConfig>) -> Found {
         let gemm = GemmConfig {
             m: Dim::Static(64),
             n: Dim::Static(128),
@@ -281,6 +285,7 @@ mod tests {
         let search = Search {
             kernel: &kernel,
             plan: &plan,
+            known,
             machine: Machine::Simulated(Simulated {
                 sms: 8,
                 skew: 20,
@@ -299,7 +304,7 @@ mod tests {
 
     #[test]
     fn the_fastest_choices_are_found_and_right() {
-        let found = found(stages_matter);
+        let found = found(stages_matter, None);
         assert!(found.compared > 4, "{}", found.compared);
         let times = found.tuned.times;
         assert_eq!((times.us, times.untuned_us), (10.0, 20.0));
@@ -310,10 +315,18 @@ mod tests {
         );
     }
 
+    /// With two candidates, the choices of an earlier search are compared with those of the planner.
+    #[test]
+    fn earlier_choices_are_candidates() {
+        let earlier = found(stages_matter, None).tuned.kernel;
+        let again = found(stages_matter, Some(earlier.clone()));
+        assert_eq!(again.tuned.kernel, earlier);
+    }
+
     /// Without a difference between times, the planner keeps its own choices.
     #[test]
     fn noise_changes_no_choice() {
-        let found = found(all_are_equal);
+        let found = found(all_are_equal, None);
         assert_eq!(found.tuned.choices(), "");
         assert_eq!(found.tuned.times.us, found.tuned.times.untuned_us);
     }
