@@ -18,6 +18,7 @@ mod run_several;
 mod schema;
 mod shell;
 mod topology;
+mod tune;
 
 use serde_json::Value;
 use std::io::Write;

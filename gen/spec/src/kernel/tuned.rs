@@ -220,22 +220,6 @@ impl TunedKernel {
         }
     }
 
-    /// The options that fix choices, as in `split_k = 2, tile_m = 128`. Empty if the choices of the cost model are the fastest.
-    #[must_use]
-    pub fn choices(&self) -> String {
-        let plain = KernelConfig {
-            problem: self.kernel.problem.without_choices(),
-            ..self.kernel.clone()
-        };
-        let options = options_beside(&self.kernel, &plain).unwrap_or_default();
-        let options = options.into_iter().flat_map(|option| match option {
-            (_, Value::Table(group)) => group.into_iter().collect(),
-            option => vec![option],
-        });
-        let options = options.map(|(name, value)| format!("{name} = {value}"));
-        options.collect::<Vec<_>>().join(", ")
-    }
-
     /// Whether the kernel was measured on such a GPU with such links.
     fn is_on(&self, device: &Device) -> bool {
         (self.gpu.as_str(), self.sm_count) == (&device.name, device.sm_count)
@@ -246,6 +230,24 @@ impl TunedKernel {
         (&self.gpu, self.sm_count) == (&other.gpu, other.sm_count)
             && self.link_gb_s.round() == other.link_gb_s.round()
             && class(&self.kernel) == class(&other.kernel)
+    }
+}
+
+impl KernelConfig {
+    /// The options that fix choices of the planner, as in `split_k = 2, tile_m = 128`.
+    #[must_use]
+    pub fn fixed_choices(&self) -> String {
+        let plain = Self {
+            problem: self.problem.without_choices(),
+            ..self.clone()
+        };
+        let options = options_beside(self, &plain).unwrap_or_default();
+        let options = options.into_iter().flat_map(|option| match option {
+            (_, Value::Table(group)) => group.into_iter().collect(),
+            option => vec![option],
+        });
+        let options = options.map(|(name, value)| format!("{name} = {value}"));
+        options.collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -410,7 +412,7 @@ mod tests {
             kernel = { k = 4096, m = 1000, n = 4096, op = \"gemm_rs\", world = 2 }\n\
             link_gb_s = 344.0\nsm_count = 132\nuntuned_us = 25.0\nus = 20.0";
         assert_eq!(first, expected);
-        let choices = tuned(64, small_tiles()).kernels[0].choices();
+        let choices = tuned(64, small_tiles()).kernels[0].kernel.fixed_choices();
         assert_eq!(choices, "tile_m = 64, tile_n = 128");
     }
 

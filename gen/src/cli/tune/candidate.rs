@@ -26,6 +26,13 @@ impl Candidate {
             plan,
         })
     }
+
+    /// Logs the time of the kernel beside the estimate of the cost model.
+    pub fn log(&self, us: f64) {
+        let estimate_us = self.plan.body().estimate_us;
+        let choices = self.config.fixed_choices();
+        tracing::debug!(id = self.plan.id, us, estimate_us, choices, "measured");
+    }
 }
 
 /// The kernels that have been candidates. Several combinations of choices may give one kernel.

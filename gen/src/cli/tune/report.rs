@@ -42,7 +42,7 @@ impl TunedLine {
             compared: found.compared,
             us: of.times.us,
             untuned_us: of.times.untuned_us,
-            choices: of.choices(),
+            choices: of.kernel.fixed_choices(),
         }
     }
 

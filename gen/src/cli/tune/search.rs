@@ -189,6 +189,7 @@ impl Search<'_> {
         let of_prepared = (self.times)(timing, &operators, rounds)?;
         for (index, rounds) in prepared.into_iter().zip(of_prepared) {
             times[index] = median(&rounds);
+            candidates[index].log(times[index]);
         }
         Ok(times)
     }
@@ -309,7 +310,7 @@ mod tests {
         let times = found.tuned.times;
         assert_eq!((times.us, times.untuned_us), (10.0, 20.0));
         assert!(
-            found.tuned.choices().contains("stages = "),
+            found.tuned.kernel.fixed_choices().contains("stages = "),
             "{:?}",
             found.tuned
         );
@@ -327,7 +328,7 @@ mod tests {
     #[test]
     fn noise_changes_no_choice() {
         let found = found(all_are_equal, None);
-        assert_eq!(found.tuned.choices(), "");
+        assert_eq!(found.tuned.kernel.fixed_choices(), "");
         assert_eq!(found.tuned.times.us, found.tuned.times.untuned_us);
     }
 }
