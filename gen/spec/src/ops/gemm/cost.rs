@@ -15,6 +15,9 @@ use crate::cost::CostTable;
 use crate::device::Device;
 use crate::roofline::{Bound, Traffic};
 
+/// The elements of tiles of 128×128 and 64×256.
+const LARGE_TILE: u32 = 128 * 128;
+
 /// The time of one tile's main loop and epilogue, µs, with `active` CTAs at work: tensor cores or L2, whichever is slower. At most
 /// `rows` rows of A, whose elements are `a`, are loaded.
 pub(crate) fn tile_us(
@@ -22,6 +25,17 @@ pub(crate) fn tile_us(
     a: Dtype,
     rows: u64,
     k: u64,
+    active: u32,
+    device: &Device,
+) -> f64 {
+    tile_us_at(device.l2_gb_s, tile, (a, rows, k), active, device)
+}
+
+/// As [`tile_us`], with this rate of L2, GB/s.
+fn tile_us_at(
+    l2_gb_s: f64,
+    tile: Tile,
+    (a, rows, k): (Dtype, u64, u64),
     active: u32,
     device: &Device,
 ) -> f64 {
@@ -33,7 +47,7 @@ pub(crate) fn tile_us(
     let math = flops / (device.tflops(a) * 1e6 / sms);
     // A lone CTA cannot draw much more than its fair share of L2.
     let share = (sms / f64::from(active.max(1))).min(costs.gemm.max_l2_share);
-    let load = bytes / (device.l2_gb_s * 1e3 / sms * share);
+    let load = bytes / (l2_gb_s * 1e3 / sms * share);
     let epilogue = costs.gemm.epilogue_us * f64::from(tile.m * tile.n) / 32768.0;
     steps * math.max(load) + epilogue
 }
@@ -121,6 +135,26 @@ fn two_slices_slowdown(
     }
 }
 
+/// The time of one tile, µs. If ranks do not communicate, large tiles of bf16 and fp16 load faster than other tiles, and multiply a
+/// little slower than the largest tile (`docs/performance.md#tiles-of-products-alone`). With communication it was not measured.
+fn tile_of_spec_us(
+    spec: GemmSpec<'_>,
+    tile: Tile,
+    (active, has_clusters): (u32, bool),
+    device: &Device,
+) -> f64 {
+    let costs = &device.costs().gemm;
+    let (a, GemmShape { m, k, .. }) = (spec.types().a, spec.shape);
+    let is_alone = spec.world() == 1 && !spec.takes_rows() && !has_clusters;
+    match tile.m * tile.n {
+        LARGE_TILE if is_alone && a.bytes() == 2 => {
+            let l2_gb_s = device.l2_gb_s * costs.large_tiles_l2_gain;
+            tile_us_at(l2_gb_s, tile, (a, m, k), active, device) * costs.large_tiles_slowdown
+        }
+        _ => tile_us(tile, a, m, k, active, device),
+    }
+}
+
 /// The time of a GEMM alone.
 struct GemmTime {
     /// The whole time, µs.
@@ -163,8 +197,8 @@ impl GemmTime {
             true => device.sm_count,
             false => order.work_tiles().min(compute_ctas),
         };
-        let (a, GemmShape { m, k, .. }) = (spec.types().a, spec.shape);
-        let one = tile_us(tile, a, m, k, active, device);
+        let m = spec.shape.m;
+        let one = tile_of_spec_us(spec, tile, (active, has_clusters), device);
         let rounds = f64::from(order.whole_tiles / compute_ctas);
         let unfed_us = match has_clusters {
             true => cluster_exchange_us(tile, order, spec.shape, costs),
