@@ -51,10 +51,10 @@ pub(crate) struct GemmCosts {
     pub two_slices_of_sums_slowdown: f64,
     /// The slowdown of `ag_gemm` with tiles smaller than 128×128, if C has several rows of tiles.
     pub small_tiles_slowdown: f64,
-    /// The rate of L2 for tiles of 128×128 and 64×256 of products without communication, relative to [`Device::l2_gb_s`].
-    pub large_tiles_l2_gain: f64,
+    /// The rate of L2 for tiles of 128×128 of products without communication, relative to [`Device::l2_gb_s`].
+    pub square_tiles_l2_gain: f64,
     /// The time of these tiles, relative to what tensor cores and this rate of L2 take.
-    pub large_tiles_slowdown: f64,
+    pub square_tiles_slowdown: f64,
     /// The part of the rate of memory that is lost if no SM computes.
     pub idle_sms_loss: f64,
     /// The part of the rate of memory that tiles of 64 columns lose if all SMs compute, since fewer bytes are under way. It

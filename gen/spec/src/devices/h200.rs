@@ -82,8 +82,8 @@ const GEMM: GemmCosts = GemmCosts {
     // up to 1.5 times as long. The reason is not known.
     small_tiles_slowdown: 1.4,
     // H200, 256 to 8192 rows, 28 products: `docs/performance.md#tiles-of-products-alone`.
-    large_tiles_l2_gain: 1.42,
-    large_tiles_slowdown: 1.03,
+    square_tiles_l2_gain: 1.42,
+    square_tiles_slowdown: 1.04,
     // H100, 1 row of 8192 columns of 2048, in a chain: 128 CTAs take 16.4 µs, and 64 CTAs 17.3.
     idle_sms_loss: 0.14,
     // H200, 16 rows of K 8192: tiles of 64 columns take 1.17 times as long as tiles of 128 columns, with 14336 and 28672 columns.

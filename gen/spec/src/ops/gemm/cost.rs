@@ -1,56 +1,20 @@
 //! The expected time of a candidate of a GEMM operator.
 
 mod push;
+mod tile;
 
 pub(crate) use push::Push;
+pub(crate) use tile::tile_us;
 
 use super::config::{GemmOp, GemmShape};
 use super::core::CoreLayout;
-use super::maps::load_rows_a;
 use super::op_plan::{OUT_COLS, Split, TileOrder};
 use super::spec::GemmSpec;
 use crate::arch::Tile;
-use crate::config::{Dtype, LINE_BYTES};
 use crate::cost::CostTable;
 use crate::device::Device;
 use crate::roofline::{Bound, Traffic};
-
-/// The elements of tiles of 128×128 and 64×256.
-const LARGE_TILE: u32 = 128 * 128;
-
-/// The time of one tile's main loop and epilogue, µs, with `active` CTAs at work: tensor cores or L2, whichever is slower. At most
-/// `rows` rows of A, whose elements are `a`, are loaded.
-pub(crate) fn tile_us(
-    tile: Tile,
-    a: Dtype,
-    rows: u64,
-    k: u64,
-    active: u32,
-    device: &Device,
-) -> f64 {
-    tile_us_at(device.l2_gb_s, tile, (a, rows, k), active, device)
-}
-
-/// As [`tile_us`], with this rate of L2, GB/s.
-fn tile_us_at(
-    l2_gb_s: f64,
-    tile: Tile,
-    (a, rows, k): (Dtype, u64, u64),
-    active: u32,
-    device: &Device,
-) -> f64 {
-    let costs = device.costs();
-    let steps = k.div_ceil(a.per_line().into()) as f64;
-    let flops = 2.0 * f64::from(tile.m * tile.n * a.per_line());
-    let bytes = f64::from((load_rows_a(tile, rows) + tile.n) * LINE_BYTES);
-    let sms = f64::from(device.sm_count);
-    let math = flops / (device.tflops(a) * 1e6 / sms);
-    // A lone CTA cannot draw much more than its fair share of L2.
-    let share = (sms / f64::from(active.max(1))).min(costs.gemm.max_l2_share);
-    let load = bytes / (l2_gb_s * 1e3 / sms * share);
-    let epilogue = costs.gemm.epilogue_us * f64::from(tile.m * tile.n) / 32768.0;
-    steps * math.max(load) + epilogue
-}
+use tile::tile_of_spec_us;
 
 /// Sub-tiles of a warpgroup.
 pub(crate) const fn group_subs(tile: Tile) -> u32 {
@@ -132,26 +96,6 @@ fn two_slices_slowdown(
         costs.two_slices_of_sums_slowdown
     } else {
         1.0
-    }
-}
-
-/// The time of one tile, µs. If ranks do not communicate, large tiles of bf16 and fp16 load faster than other tiles, and multiply a
-/// little slower than the largest tile (`docs/performance.md#tiles-of-products-alone`). With communication it was not measured.
-fn tile_of_spec_us(
-    spec: GemmSpec<'_>,
-    tile: Tile,
-    (active, has_clusters): (u32, bool),
-    device: &Device,
-) -> f64 {
-    let costs = &device.costs().gemm;
-    let (a, GemmShape { m, k, .. }) = (spec.types().a, spec.shape);
-    let is_alone = spec.world() == 1 && !spec.takes_rows() && !has_clusters;
-    match tile.m * tile.n {
-        LARGE_TILE if is_alone && a.bytes() == 2 => {
-            let l2_gb_s = device.l2_gb_s * costs.large_tiles_l2_gain;
-            tile_us_at(l2_gb_s, tile, (a, m, k), active, device) * costs.large_tiles_slowdown
-        }
-        _ => tile_us(tile, a, m, k, active, device),
     }
 }
 
