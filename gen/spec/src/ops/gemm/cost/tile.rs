@@ -53,10 +53,11 @@ pub(super) fn tile_of_spec_us(
     let costs = &device.costs().gemm;
     let (a, GemmShape { m, k, .. }) = (spec.types().a, spec.shape);
     let is_alone = spec.world() == 1 && !spec.takes_rows() && !has_clusters;
-    if is_alone && a.bytes() == 2 && tile == SQUARE {
-        let l2_gb_s = device.l2_gb_s * costs.square_tiles_l2_gain;
-        tile_us_at(l2_gb_s, tile, (a, m, k), active, device) * costs.square_tiles_slowdown
-    } else {
-        tile_us(tile, a, m, k, active, device)
+    let us = tile_us(tile, a, m, k, active, device);
+    if !is_alone || a.bytes() != 2 || tile != SQUARE {
+        return us;
     }
+    let l2_gb_s = device.l2_gb_s * costs.square_tiles_l2_gain;
+    let fed_us = tile_us_at(l2_gb_s, tile, (a, m, k), active, device);
+    us.min(fed_us * costs.square_tiles_slowdown)
 }
