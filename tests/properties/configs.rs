@@ -278,6 +278,7 @@ fn alone(plan: &KernelPlan, body: &Body) -> KernelPlan {
         spec: SizedSpec::validate(config).expect("valid"),
         device: plan.device.clone(),
         bodies: vec![body.clone()],
+        tuned: None,
     }
 }
 

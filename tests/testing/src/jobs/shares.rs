@@ -37,11 +37,11 @@ pub fn share<J>(jobs: Vec<J>, key: impl Hash, (number, count): (u64, u64)) -> Ve
     in_share.map(|(_, job)| job).collect()
 }
 
-/// Returns one of each three neighbours of a list with more than three jobs, and a shorter list as it is.
-pub fn third_of_long<J>(jobs: &[J]) -> Vec<&J> {
+/// Returns one of each four neighbours of a list with more than four jobs, and a shorter list as it is.
+pub fn quarter_of_long<J>(jobs: &[J]) -> Vec<&J> {
     match jobs.len() {
-        0..=3 => jobs.iter().collect(),
-        _ => share(jobs.iter().collect(), "a third of a long list", (0, 3)),
+        0..=4 => jobs.iter().collect(),
+        _ => share(jobs.iter().collect(), "a quarter of a long list", (0, 4)),
     }
 }
 
