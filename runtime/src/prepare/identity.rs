@@ -29,6 +29,9 @@ pub(super) fn identity(
     hash.update(code);
     let mut identity = hash.finalize().to_vec();
     identity.extend_from_slice(format!("{} on {}", plan.id, plan.device.name).as_bytes());
+    if plan.tuned.is_some() {
+        identity.extend_from_slice(b" by measured choices (MKERNEL_TUNED)");
+    }
     if let Some(transport) = transport {
         identity.extend_from_slice(format!(", transport {}", transport.identity()).as_bytes());
     }
