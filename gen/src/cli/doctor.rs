@@ -43,6 +43,7 @@ fn examine(env: &Env) -> Vec<Finding> {
     let mut findings = vec![toolchain::nvrtc(), toolchain::cxx(), toolchain::simulated()];
     findings.push(store::cache(env));
     findings.extend(store::bundles(env));
+    findings.push(store::tuned());
     findings.push(gpus::driver(&topology, proc));
     findings.push(gpus::links(&topology));
     findings.push(nics::transports(&topology));

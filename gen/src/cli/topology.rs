@@ -6,6 +6,7 @@ use clap::Args;
 use mkernel_topology::{GpuLinks, NicSelection, Topology, describe};
 use schemars::JsonSchema;
 use serde::Serialize;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Arguments of `mkernel-gen topology`.
@@ -39,6 +40,11 @@ impl ShowTopology {
     /// Prints the topology.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
         let root = self.sysfs.as_deref().unwrap_or(Path::new("/sys"));
+        // Folders inside may be absent, since not every machine has GPUs or NICs.
+        fs::read_dir(root).map_err(|source| Failure::Read {
+            path: root.to_owned(),
+            source,
+        })?;
         let topology = Topology::read(root);
         let wanted = self
             .nics

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-const CHECKS: [&str; 13] = [
+const CHECKS: [&str; 14] = [
     "nvrtc",
     "c++",
     "simulator",
     "cache",
     "bundles",
+    "tuned",
     "driver",
     "gpu links",
     "transports",
@@ -70,6 +71,7 @@ fn faults_have_reasons_and_remedies() {
     let (found, code) = doctor(&[
         ("MKERNEL_NVRTC", "/nowhere"),
         ("MKERNEL_BUNDLE", "/nowhere/bundle"),
+        ("MKERNEL_TUNED", "/nowhere/tuned.toml"),
         ("MKERNEL_CXX", "/nowhere/c++"),
         ("MKERNEL_CACHE_DIR", "/proc/nowhere"),
     ]);
@@ -82,6 +84,8 @@ fn faults_have_reasons_and_remedies() {
         ),
         ("bundles", "fault", "/nowhere/bundle"),
         ("bundles", "fault", "unset MKERNEL_BUNDLE"),
+        ("tuned", "fault", "/nowhere/tuned.toml"),
+        ("tuned", "fault", "unset MKERNEL_TUNED"),
         ("c++", "note", "No such file"),
         ("c++", "note", "unset MKERNEL_CXX"),
         ("cache", "fault", "MKERNEL_CACHE_DIR"),

@@ -85,3 +85,14 @@ fn any_machine_has_a_topology() {
     let output = run(&["topology", &sysfs]);
     assert_eq!(stdout(&output), "GPUs: none\nNICs: none\nchoice: none\n");
 }
+
+#[test]
+fn a_copy_of_sysfs_that_is_absent_is_an_error() {
+    let output = run(&["topology", "--sysfs", "/nowhere"]);
+    assert_eq!(code(&output), 4, "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("cannot read /nowhere"),
+        "{}",
+        stderr(&output)
+    );
+}

@@ -1,4 +1,4 @@
-//! The cache and the bundles.
+//! The cache, the bundles, and the measured choices of plans.
 
 use super::finding::Finding;
 use crate::cli::failure::chain;
@@ -8,6 +8,7 @@ use std::path::Path;
 
 const CACHE: &str = "cache";
 const BUNDLES: &str = "bundles";
+const TUNED: &str = "tuned";
 
 /// The folder of the cache, and the kernels in it.
 pub fn cache(env: &Env) -> Finding {
@@ -57,6 +58,28 @@ fn bundle(path: &Path) -> Finding {
             BUNDLES,
             format!("{found}, {damages} damaged:\n{}", damaged.join("\n")),
             remedy,
+        ),
+    }
+}
+
+/// The measured choices of plans, and the GPUs that they hold for.
+pub fn tuned() -> Finding {
+    match mkernel::tuned() {
+        Ok(tuned) => {
+            let mut gpus: Vec<_> = tuned.kernels().iter().map(|of| of.gpu.as_str()).collect();
+            gpus.sort_unstable();
+            gpus.dedup();
+            let on = if gpus.is_empty() { "" } else { " on " };
+            let kernels = count(tuned.kernels().len(), "kernel");
+            Finding::ok(
+                TUNED,
+                format!("choices of {kernels}{on}{}", gpus.join(", ")),
+            )
+        }
+        Err(error) => Finding::fault(
+            TUNED,
+            chain(&error),
+            "mkernel-gen tune KERNELS.toml --out FILE, or unset MKERNEL_TUNED",
         ),
     }
 }
