@@ -108,42 +108,59 @@ impl Search<'_> {
         ranks.set_transport(self.transport.clone());
         ranks.set_host_timeout(COMPILING);
         let device = ranks.device();
-        let config = self.kernel.spec.config();
-        let untuned = Candidate::new(config.clone(), device).ok_or(RankError::NoPlan)?;
-        let timing = Timing::new(ranks, &untuned.plan, &inputs[0])?;
+        let untuned = || {
+            let config = self.kernel.spec.config().clone();
+            Candidate::new(config, device).ok_or(RankError::NoPlan)
+        };
+        let untuned_first = untuned()?;
+        let timing = Timing::new(ranks, &untuned_first.plan, &inputs[0])?;
+        let (mut best, compared) = self.shortlist(ranks, &timing, untuned_first)?;
+        best.push(untuned()?);
+        let times = self.times(ranks, &timing, &best, self.rounds)?;
+        let last = times.len() - 1;
+        let untuned_us = times[last];
+        if !untuned_us.is_finite() {
+            return Err(RankError::NoPlan);
+        }
+        let fastest = (0..last).min_by(|a, b| times[*a].total_cmp(&times[*b]));
+        let fastest = fastest.filter(|index| times[*index] < untuned_us * MOST_TUNED);
+        let fastest = fastest.unwrap_or(last);
+        let times = TunedTimes {
+            us: rounded(times[fastest]),
+            untuned_us: rounded(untuned_us),
+        };
+        let config = best.swap_remove(fastest).config;
+        let completed = self.completed(ranks, &config, inputs)?;
+        let tuned = TunedKernel::new(config, device, times);
+        Ok((completed, Found { tuned, compared }))
+    }
+
+    /// The fastest candidates other than the kernel without fixed choices, and the number of kernels that were compared.
+    fn shortlist(
+        &self,
+        ranks: &Communicator,
+        timing: &Timing<'_>,
+        untuned: Candidate,
+    ) -> Result<(Vec<Candidate>, usize), RankError> {
+        let (device, config) = (ranks.device(), untuned.config.clone());
         let mut known = Known::default();
         known.add(&untuned);
-
         let mut best = vec![untuned];
-        let earlier = self.known.clone();
-        best.extend(known.best_of(earlier.into_iter().collect(), device, 1));
+        let earlier = self.known.clone().into_iter().collect();
+        best.extend(known.best_of(earlier, device, 1));
         let most = self.candidates.saturating_sub(best.len());
         best.extend(known.best_of(config.candidates(), device, most));
         let mut compared = best.len();
-        self.sort_by_time(ranks, &timing, &mut best)?;
+        self.sort_by_time(ranks, timing, &mut best)?;
         let refinements = best[0].config.refinements();
         let refined = known.best_of(refinements, device, self.candidates - 1);
         compared += refined.len();
         best.truncate(2);
         best.extend(refined);
-        self.sort_by_time(ranks, &timing, &mut best)?;
-
-        best.retain(|candidate| candidate.config != *config);
+        self.sort_by_time(ranks, timing, &mut best)?;
+        best.retain(|candidate| candidate.config != config);
         best.truncate(3);
-        best.extend(Candidate::new(config.clone(), device));
-        let times = self.times(ranks, &timing, &best, self.rounds)?;
-        let untuned_us = times[times.len() - 1];
-        let fastest = (0..times.len()).min_by(|a, b| times[*a].total_cmp(&times[*b]));
-        let fastest = fastest.filter(|index| times[*index] < untuned_us * MOST_TUNED);
-        let fastest = fastest.unwrap_or(times.len() - 1);
-        let times = TunedTimes {
-            us: rounded(times[fastest]),
-            untuned_us: rounded(untuned_us),
-        };
-        let config = best[fastest].config.clone();
-        let completed = self.completed(ranks, &config, inputs)?;
-        let tuned = TunedKernel::new(config, device, times);
-        Ok((completed, Found { tuned, compared }))
+        Ok((best, compared))
     }
 
     /// Measures candidates and sorts them, the fastest first. Candidates that could not be prepared are removed.
