@@ -54,6 +54,8 @@ pub(crate) struct Shared {
     reader: Mutex<Option<Arc<WordReader>>>,
     /// The transport for puts between nodes, if the program has chosen one.
     transport: Mutex<Option<Transport>>,
+    /// The most events of the first thread of a warp of kernels that are traced; 0 stands for the default.
+    trace_events: AtomicU32,
     /// The number of splits so far, which is the same on all ranks.
     splits: AtomicU32,
 }
@@ -156,6 +158,7 @@ impl Shared {
             operators: Arc::default(),
             reader: Mutex::default(),
             transport: Mutex::default(),
+            trace_events: AtomicU32::new(0),
             splits: AtomicU32::new(0),
         }
     }
@@ -196,6 +199,18 @@ impl Shared {
 
     pub fn set_host_timeout(&self, timeout: Duration) {
         self.host_timeout_ns.store(ns(timeout), Ordering::Relaxed);
+    }
+
+    pub fn set_trace_events(&self, events: u32) {
+        self.trace_events.store(events, Ordering::Relaxed);
+    }
+
+    /// Returns the most events of the first thread of a warp, if the program has chosen a number.
+    pub fn trace_events(&self) -> Option<u32> {
+        match self.trace_events.load(Ordering::Relaxed) {
+            0 => None,
+            events => Some(events),
+        }
     }
 
     pub fn set_transport(&self, transport: Transport) {

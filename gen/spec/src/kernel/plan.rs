@@ -2,7 +2,7 @@
 
 use super::op_plan::OpPlan;
 use super::sized::SizedSpec;
-use crate::abi::OperandSpec;
+use crate::abi::{ArgKind, OperandSpec};
 use crate::config::{Dim, Shape};
 use crate::device::Device;
 use crate::ops::gemm::GemmPlan;
@@ -162,6 +162,12 @@ impl Body {
             Dim::UpTo(most) => Some(most),
             _ => None,
         }
+    }
+
+    /// Adds the argument of kernels that are traced.
+    pub(super) fn trace(&mut self) {
+        let args = std::mem::take(&mut self.args);
+        self.args = args.with("trace", ArgKind::Trace);
     }
 
     /// The part of the body's plan that only GEMM operators have; `None` for other operators.
