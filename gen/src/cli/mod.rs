@@ -28,6 +28,7 @@ mod signals;
 mod store;
 mod toml_file;
 mod topology;
+mod trace;
 
 use clap::error::ErrorKind;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -106,6 +107,14 @@ enum Command {
         after_help = "Example:\n  mkernel-gen bench --op gemm_ar --world 4 --m 1,256,4096 --n 8192 --k 2048 --b-layout nk --out results"
     )]
     Bench(Box<bench::Bench>),
+    /// Show where the time of a kernel goes: which role of which SM waits for what, and for which rank
+    ///
+    /// Runs the kernel on random data, writes the last call as a timeline for ui.perfetto.dev, and prints the busy time and the
+    /// waits of each role. The kernel is compiled once more for this, with the option `traced`. Results are not checked.
+    #[command(
+        after_help = "Example:\n  mkernel-gen trace --op gemm_rs --world 4 --m 4096 --n 8192 --k 2048 --b-layout nk --out trace.json"
+    )]
+    Trace(Box<trace::TraceKernel>),
     /// Send messages between GPUs of different nodes, check every word that arrives, and measure
     ///
     /// Use it to test the network of a cluster: --from-env with --transport rc or efa sends messages between hosts.
@@ -191,6 +200,7 @@ fn run_command(cli: &Cli) -> Result<(), Failure> {
         Command::Run(run) => run.run(cli.json),
         Command::Launch(launch) => launch.run(cli.json),
         Command::Bench(bench) => bench.run(cli.json),
+        Command::Trace(trace) => trace.run(cli.json),
         Command::FabricTest(test) => test.run(cli.json),
         Command::Bundle(bundles) => bundles.run(cli.json),
         Command::List(list) => list.run(cli.json),

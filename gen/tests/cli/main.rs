@@ -18,6 +18,8 @@ mod run_several;
 mod schema;
 mod shell;
 mod topology;
+mod trace;
+mod trace_on_gpus;
 
 use serde_json::Value;
 use std::io::Write;
