@@ -3,7 +3,7 @@
 //!
 //! The tests need libnvrtc, but no GPU. Without libnvrtc they fail with a message that says how to get it.
 
-use mkernel_compile::{CudaSource, GenError, Nvrtc};
+use mkernel_compile::{CudaSource, GenError, Nvrtc, render};
 use mkernel_spec::abi::{
     HEARD, HOST_ABORT, LENGTHS_HASH, LOST, MAX_BUCKETS, MAX_RANKS, shared_structs,
 };
@@ -11,9 +11,10 @@ use mkernel_spec::fabric::{
     COMMAND_PUT, COMMAND_PUT_TO_PEERS, MAX_CALL_PUTS, MAX_MASK_PEERS, PHASE_BIT, PLACE_OFFSET_BITS,
     PUT_CHANNELS, TAG_VALID,
 };
-use mkernel_spec::{Arch, Backend};
+use mkernel_spec::{Arch, Backend, KernelConfig, KernelPlan, Op, SizedSpec};
 use mkernel_testing::golden::Golden;
 use mkernel_testing::jobs::quarter_of_long;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::num::NonZero;
 use std::sync::Mutex;
@@ -44,6 +45,61 @@ fn every_golden_compiles_without_a_spill_or_a_warning() {
     });
     let faults = faults.into_inner().expect("no panic");
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+/// Kernels of all operators that compile without a spill when they are traced.
+const TRACED: [&str; 13] = [
+    "ag_gemm_paced",
+    "all_gather_chunks",
+    "all_reduce_two_shots",
+    "all_to_all_chunks",
+    "attention_ring",
+    "broadcast_chunks",
+    "combine_eight_ranks",
+    "dispatch_decode",
+    "gemm_ar_one_shot",
+    "gemm_cluster",
+    "gemm_rs_bias_relu_residual",
+    "moe_layer",
+    "reduce_scatter_chunks",
+];
+
+/// Traces need registers. One kernel of each operator has enough of them.
+#[test]
+fn kernels_of_all_operators_are_traced_without_a_spill() {
+    let goldens = Golden::all();
+    let goldens = goldens
+        .iter()
+        .filter(|golden| TRACED.contains(&golden.name.as_str()));
+    let traced: Vec<_> = goldens.map(traced).collect();
+    let ops: BTreeSet<_> = traced
+        .iter()
+        .map(|golden| golden.plan.spec.op().name())
+        .collect();
+    assert_eq!(ops.len(), Op::ALL.len(), "each operator has a kernel");
+    let faults: Vec<_> = traced
+        .iter()
+        .filter_map(|golden| compile_without_faults(golden).err())
+        .collect();
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+/// The kernel of a golden configuration that is traced.
+fn traced(golden: &Golden) -> Golden {
+    let config = KernelConfig {
+        traced: true,
+        ..golden.plan.spec.config().clone()
+    };
+    let spec = SizedSpec::validate(config).expect("valid");
+    let plan = KernelPlan::new(&spec, &golden.plan.device).expect("a plan");
+    let source = render(&plan).expect("rendered");
+    assert!(source.text.contains("#define MK_TRACE"), "{}", golden.name);
+    assert!(!golden.source.text.contains("MK_TRACE"), "{}", golden.name);
+    Golden {
+        name: format!("{}, traced", golden.name),
+        plan,
+        source,
+    }
 }
 
 /// Compiles a kernel and checks its resources.

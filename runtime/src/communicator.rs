@@ -185,6 +185,13 @@ impl Communicator {
         self.shared.set_tuned(tuned);
     }
 
+    /// Sets the most events of a thread that kernels with `traced` record in a call, for operators that are prepared from now on.
+    /// The default is 2048 for the first thread of each warp, and 64 for the other threads, which record few events; on
+    /// simulated GPUs it is 256 for all threads. See [`Operator::trace`](crate::Operator::trace).
+    pub fn set_trace_events(&self, events: u32) {
+        self.shared.set_trace_events(events);
+    }
+
     /// Prepares an operator: plans the kernel, compiles it or loads it from the store, and allocates its memory. An equal
     /// operator that exists on all ranks gives its kernel and its memory instead. This is a collective call.
     ///

@@ -143,6 +143,7 @@ mod symmetric_slice;
 mod tensors;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod trace;
 mod watchdog;
 mod workspace;
 

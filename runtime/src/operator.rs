@@ -9,11 +9,12 @@ mod parts;
 mod retired;
 #[cfg(all(test, feature = "simulator"))]
 mod tests;
+mod trace_memory;
 
 pub(crate) use self::core::OperatorCore;
 use crate::copy_engine::{CopyJob, CopyThread};
 use crate::driver::{self, Capture, LaunchMode, UserStream, WordReader};
-use crate::error::Error;
+use crate::error::{CallError, Error};
 use crate::fabric::endpoint::Fabric;
 use crate::health::Monitored;
 use crate::kernel::Kernel;
@@ -23,6 +24,7 @@ use crate::order;
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::symmetric::OwnMemory;
+use crate::trace::Trace;
 use crate::workspace::Workspace;
 use calls::BegunCalls;
 use cudarc::driver::{CudaContext, CudaStream, sys};
@@ -32,6 +34,7 @@ use launches::Launches;
 use mkernel_spec::KernelPlan;
 use parts::Parts;
 use std::sync::Arc;
+pub(crate) use trace_memory::TraceMemory;
 
 /// A kernel with its workspace, created by [`Communicator::prepare`](crate::Communicator::prepare).
 ///
@@ -63,6 +66,8 @@ pub(crate) struct Loaded {
     pub gate: Arc<OwnMemory>,
     /// The reader of the numbers of calls that ranks have begun.
     pub reader: Arc<WordReader>,
+    /// The memory of the trace, if the kernel is traced.
+    pub trace: Option<TraceMemory>,
 }
 
 /// Returns the counts of the calls of an operator.
@@ -103,6 +108,7 @@ impl Operator {
             copies,
             gate,
             reader,
+            trace,
         } = loaded;
         let operator = shared.name_operator(name);
         let job = plan.body().copies.clone().map(|copies| {
@@ -144,6 +150,7 @@ impl Operator {
             workspace,
             copies,
             gate,
+            trace,
             shared,
         };
         Self::with_core(Arc::new(OperatorCore::new(parts)))
@@ -247,6 +254,28 @@ impl Operator {
     /// The errors of [`Communicator::check`](crate::Communicator::check).
     pub fn check(&self) -> Result<(), Error> {
         self.parts().shared.check()
+    }
+
+    /// Returns when the waits and the steps of the last call's roles began and ended on this rank. The kernel must have been
+    /// prepared with [`traced`](crate::KernelConfig::traced). The call must have ended, so call
+    /// [`Communicator::synchronize`](crate::Communicator::synchronize) before. Operators with equal configurations and sizes
+    /// share their trace.
+    ///
+    /// # Errors
+    /// [`Error::Call`] if the kernel is not traced, or the error of a copy from device memory.
+    pub fn trace(&self) -> Result<Trace, Error> {
+        let Parts {
+            trace,
+            shared,
+            plan,
+            ..
+        } = self.parts();
+        match trace {
+            Some(trace) => trace.read(shared, plan),
+            None => Err(Error::Call(CallError::NotTraced {
+                id: plan.id.clone(),
+            })),
+        }
     }
 
     pub(crate) fn context(&self) -> &Arc<CudaContext> {

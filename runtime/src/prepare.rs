@@ -14,7 +14,7 @@ use crate::fabric::node_map::NodeMap;
 use crate::fabric::transport::Transport;
 use crate::heap::{BlockKind, Heap, Request, ensure_same_places};
 use crate::kernel::Kernel;
-use crate::operator::{KnownOperators, Loaded, Operator};
+use crate::operator::{KnownOperators, Loaded, Operator, TraceMemory};
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::workspace::Workspace;
@@ -235,6 +235,7 @@ fn load(shared: &Shared, plan: &KernelPlan, cubin: &Cubin) -> Result<Loaded, Err
             .transpose()?,
         gate: shared.gate(shared.gpu_timeout())?,
         reader: shared.reader()?,
+        trace: TraceMemory::of_plan(shared, plan)?,
     })
 }
 

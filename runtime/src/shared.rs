@@ -56,6 +56,8 @@ pub(crate) struct Shared {
     transport: Mutex<Option<Transport>>,
     /// The measured choices. The first operator reads the environment, if the program has not chosen any.
     tuned: Mutex<Option<Arc<Tuned>>>,
+    /// The most events of the first thread of a warp of kernels that are traced; 0 stands for the default.
+    trace_events: AtomicU32,
     /// The number of splits so far, which is the same on all ranks.
     splits: AtomicU32,
 }
@@ -160,6 +162,7 @@ impl Shared {
             reader: Mutex::default(),
             transport: Mutex::default(),
             tuned: Mutex::default(),
+            trace_events: AtomicU32::new(0),
             splits: AtomicU32::new(0),
         }
     }
@@ -200,6 +203,18 @@ impl Shared {
 
     pub fn set_host_timeout(&self, timeout: Duration) {
         self.host_timeout_ns.store(ns(timeout), Ordering::Relaxed);
+    }
+
+    pub fn set_trace_events(&self, events: u32) {
+        self.trace_events.store(events, Ordering::Relaxed);
+    }
+
+    /// Returns the most events of the first thread of a warp, if the program has chosen a number.
+    pub fn trace_events(&self) -> Option<u32> {
+        match self.trace_events.load(Ordering::Relaxed) {
+            0 => None,
+            events => Some(events),
+        }
     }
 
     pub fn set_transport(&self, transport: Transport) {

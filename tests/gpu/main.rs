@@ -33,3 +33,4 @@ mod ranks;
 mod rows;
 mod simulator;
 mod symmetric;
+mod trace;

@@ -8,12 +8,14 @@ mod limits;
 mod operand;
 mod state;
 mod structs;
+mod trace;
 
 pub use args::{Arg, ArgKind, ArgLayout, Source, Stride, TensorMapSpec, rows_of_load};
-pub use codes::{Role, Wait, codes_header};
+pub use codes::{Activity, Role, Wait, codes_header};
 pub use layout::StructLayout;
 pub(crate) use layout::layout;
 pub use limits::{FLAG_STRIDE_BYTES, MAX_BUCKETS, MAX_OPERANDS, MAX_RANKS};
 pub use operand::{Extent, Operand, OperandSpec};
 pub use state::{GATE_WORDS, Gate, HEARD, HOST_ABORT, HostPage, LENGTHS_HASH, LOST, Report, State};
 pub use structs::shared_structs;
+pub use trace::{TraceBuffer, TraceCta, TraceEvent, TraceLayout, TraceRoom, TraceWarp};

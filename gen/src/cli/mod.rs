@@ -31,6 +31,7 @@ mod store;
 mod timed_kernels;
 mod toml_file;
 mod topology;
+mod trace;
 mod tune;
 
 use clap::error::ErrorKind;
@@ -110,6 +111,14 @@ enum Command {
         after_help = "Example:\n  mkernel-gen bench --op gemm_ar --world 4 --m 1,256,4096 --n 8192 --k 2048 --b-layout nk --out results"
     )]
     Bench(Box<bench::Bench>),
+    /// Show where the time of a kernel goes: which role of which SM waits for what, and for which rank
+    ///
+    /// Runs the kernel on random data, writes the last call as a timeline for ui.perfetto.dev, and prints the busy time and the
+    /// waits of each role. The kernel is compiled once more for this, with the option `traced`. Results are not checked.
+    #[command(
+        after_help = "Example:\n  mkernel-gen trace --op gemm_rs --world 4 --m 4096 --n 8192 --k 2048 --b-layout nk --out trace.json"
+    )]
+    Trace(Box<trace::TraceKernel>),
     /// Measure which choices of the planner are fastest for kernels on the GPUs of this host
     ///
     /// The cost model ranks combinations of choices, the first of which are timed together on all ranks, as bench times a kernel. Then
@@ -204,6 +213,7 @@ fn run_command(cli: &Cli) -> Result<(), Failure> {
         Command::Run(run) => run.run(cli.json),
         Command::Launch(launch) => launch.run(cli.json),
         Command::Bench(bench) => bench.run(cli.json),
+        Command::Trace(trace) => trace.run(cli.json),
         Command::Tune(tune) => tune.run(cli.json),
         Command::FabricTest(test) => test.run(cli.json),
         Command::Bundle(bundles) => bundles.run(cli.json),

@@ -22,6 +22,8 @@ enum Data {
     Kernels,
     /// A TOML file for --device-file
     Device,
+    /// A file that `trace` writes
+    Trace,
 }
 
 impl ShowSchema {
@@ -31,6 +33,7 @@ impl ShowSchema {
             Data::Lines => lines::schema(),
             Data::Kernels => toml_files::kernels(),
             Data::Device => toml_files::device(),
+            Data::Trace => lines::trace(),
         };
         let text = serde_json::to_string_pretty(&schema);
         print(&(text.map_err(|error| Failure::Output(error.into()))? + "\n"))

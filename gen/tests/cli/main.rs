@@ -18,6 +18,8 @@ mod run_several;
 mod schema;
 mod shell;
 mod topology;
+mod trace;
+mod trace_on_gpus;
 mod tune;
 
 use serde_json::Value;

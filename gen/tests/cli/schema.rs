@@ -50,7 +50,8 @@ fn lines() -> Vec<Value> {
         words.map(|word| (*word).to_owned()).collect()
     };
     let plain = |args: &[&str]| args.iter().map(|word| (*word).to_owned()).collect();
-    let commands: [Vec<String>; 20] = [
+    let trace = format!("--out={}", path("trace.json"));
+    let commands: [Vec<String>; 21] = [
         of_two(&["check"]),
         plain(&["check", "--crate", &fixture("user_crate")]),
         plain(&["check", &wrong.display().to_string()]),
@@ -64,6 +65,7 @@ fn lines() -> Vec<Value> {
         plain(&["list", &bundle]),
         of_two(&["run", "--device=sim", "--calls=1", "--sms=2"]),
         of_two(&["run", "--device=sim", "--sms=2", "--gb-per-s=1"]),
+        of_two(&["trace", "--device=sim", "--sms=2", &trace]),
         plain(&["bench", &results]),
         plain(&["launch", "--nproc=1", "sh", "-c", "echo a; exit 3"]),
         plain(&["fabric-test", "--ranks=2", "--nodes=2", "--bytes=64"]),

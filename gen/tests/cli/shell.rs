@@ -3,13 +3,14 @@
 use super::*;
 use std::fs;
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
     "check",
     "plan",
     "render",
     "build",
     "run",
     "bench",
+    "trace",
     "launch",
     "fabric-test",
     "bundle",

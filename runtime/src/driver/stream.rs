@@ -84,6 +84,18 @@ impl Stream {
         })
     }
 
+    /// Copies device memory at `from` to host memory.
+    ///
+    /// # Safety
+    /// The source must be mapped, and the target must be alive, until the stream is done. Nothing else may access the target
+    /// meanwhile.
+    pub unsafe fn read(&self, to: &mut [u8], from: u64) -> Result<(), Error> {
+        // SAFETY: guaranteed by the caller.
+        named("cuMemcpyDtoHAsync", unsafe {
+            result::memcpy_dtoh_async(to, from, self.raw)
+        })
+    }
+
     /// Copies `rows` rows of `row_bytes` bytes. The rows of the source are `from_pitch_bytes` apart; the rows of the
     /// destination are contiguous.
     ///

@@ -80,6 +80,14 @@ pub enum CallError {
          wait for the stream of that launch"
     )]
     WaitInCapture,
+    /// [`Operator::trace`](crate::Operator::trace) was called for an operator whose kernel records no trace.
+    #[error(
+        "kernel {id} records no trace. Prepare it with `traced = true`, and make a call before you read its trace"
+    )]
+    NotTraced {
+        /// The name of the kernel.
+        id: String,
+    },
     /// Tensors of a library have a shape, a type or a place that the call does not take. Crates on top of this one, such as
     /// `mkernel-candle`, return this.
     #[error("{0}")]

@@ -6,7 +6,7 @@ use crate::tensors::SymmetricPlace;
 use mkernel_spec::Dtype;
 use mkernel_spec::abi::{
     ArgKind, ArgLayout, Extent, MAX_RANKS, Operand, OperandSpec, Source, Stride, TensorMapSpec,
-    rows_of_load,
+    TraceBuffer, rows_of_load,
 };
 use mkernel_spec::fabric::KernelEndpoint;
 use std::mem::offset_of;
@@ -32,6 +32,8 @@ pub(crate) struct ParamInputs<'a> {
     pub rows: (u32, u64),
     /// The endpoint for puts to other nodes.
     pub endpoint: KernelEndpoint,
+    /// The memory of the trace, if the kernel is traced.
+    pub trace: TraceBuffer,
 }
 
 /// The arguments of `cuTensorMapEncodeTiled`.
@@ -213,6 +215,7 @@ impl ParamInputs<'_> {
                 ArgKind::RowsAddress => put(to, &self.rows.1.to_ne_bytes()),
                 ArgKind::BoxRows { most } => put(to, &self.box_rows(*most).to_ne_bytes()),
                 ArgKind::Endpoint => put_endpoint(to, &self.endpoint),
+                ArgKind::Trace => put_trace(to, &self.trace),
             }
         }
         Ok(())
@@ -244,6 +247,25 @@ fn put_endpoint(to: &mut [u8], endpoint: &KernelEndpoint) {
             ring.capacity_log2,
         ),
         (offset_of!(KernelEndpoint, region), endpoint.region),
+    ];
+    for (at, word) in long_words {
+        put(&mut to[at..], &word.to_ne_bytes());
+    }
+    for (at, word) in words {
+        put(&mut to[at..], &word.to_ne_bytes());
+    }
+}
+
+fn put_trace(to: &mut [u8], trace: &TraceBuffer) {
+    let long_words = [
+        (offset_of!(TraceBuffer, address), trace.address),
+        (offset_of!(TraceBuffer, ctas), trace.ctas),
+        (offset_of!(TraceBuffer, warps), trace.warps),
+        (offset_of!(TraceBuffer, events), trace.events),
+    ];
+    let words = [
+        (offset_of!(TraceBuffer, first_events), trace.first_events),
+        (offset_of!(TraceBuffer, other_events), trace.other_events),
     ];
     for (at, word) in long_words {
         put(&mut to[at..], &word.to_ne_bytes());

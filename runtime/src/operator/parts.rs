@@ -1,6 +1,7 @@
 //! [`Parts`]: the objects that the launches of an operator use.
 
 use super::health::OperatorHealth;
+use super::trace_memory::TraceMemory;
 use crate::copy_engine::CopyThread;
 use crate::driver;
 use crate::error::Error;
@@ -14,7 +15,7 @@ use crate::simulation::BusyGuard;
 use crate::symmetric::OwnMemory;
 use crate::workspace::Workspace;
 use mkernel_spec::KernelPlan;
-use mkernel_spec::abi::OperandSpec;
+use mkernel_spec::abi::{OperandSpec, TraceBuffer};
 use std::sync::Arc;
 
 /// The objects that the launches of an operator use.
@@ -28,6 +29,7 @@ pub(super) struct Parts {
     pub workspace: Arc<Workspace>,
     pub copies: Option<Arc<CopyThread>>,
     pub gate: Arc<OwnMemory>,
+    pub trace: Option<TraceMemory>,
     pub shared: Arc<Shared>,
 }
 
@@ -94,6 +96,7 @@ impl Parts {
             rank: self.shared.rank,
             rows: rows.args(),
             endpoint: self.workspace.endpoint(),
+            trace: (self.trace.as_ref()).map_or_else(TraceBuffer::default, TraceMemory::buffer),
         };
         let (offsets, size_bytes) = &self.parameter;
         bytes.clear();

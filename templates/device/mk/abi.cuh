@@ -91,6 +91,29 @@ struct CommandRing {
   u32 capacity_log2;
 };
 
+// The memory of a kernel that is traced: offsets of its parts from the address, and the sizes of slices: of the first thread
+// of a warp and of every thread. Sizes are powers of 2. See trace.cuh.
+struct TraceBuffer {
+  u64 address, ctas, warps, events;
+  u32 first_events, other_events;
+};
+
+// The begin of a CTA by the clock of the GPU and by the clock of its SM, and the number of the call.
+struct TraceCta {
+  u64 begin_ns, begin_ticks;
+  u32 sm, call;
+};
+
+// The end of a warp by both clocks; zero if the warp has not ended.
+struct TraceWarp {
+  u64 end_ns, end_ticks;
+};
+
+// An event of a thread, in ticks of its SM, modulo 2^32.
+struct alignas(16) TraceEvent {
+  u32 begin, end, what, index;
+};
+
 constexpr u32 kPlaceOffsetBits = 48;  // low bits of the place of a tensor in symmetric memory; the bits above hold the region
 
 constexpr u32 kPutChannels = 2;   // channels from each peer, for all operators of a communicator

@@ -43,6 +43,21 @@ __device__ __forceinline__ bool barrier_try_wait(u32 barrier, u32 parity) {
   return done != 0;
 }
 
+// Returns whether the phase of `parity` is complete, without suspending the thread.
+__device__ __forceinline__ bool barrier_is_complete(u32 barrier, u32 parity) {
+  u32 done;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 // Synchronises `threads` threads of this CTA, which are whole warps that all name barrier `id` (1 to 15; 0 is
 // __syncthreads). Each thread then sees all earlier accesses of the other threads.
 __device__ __forceinline__ void sync_named(u32 id, u32 threads) {

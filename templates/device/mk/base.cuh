@@ -69,6 +69,34 @@ __device__ __forceinline__ u64 global_time_ns() {
   return now;
 }
 
+// Ticks of 16 cycles of this SM's clock.
+__device__ __forceinline__ u64 sm_ticks() {
+  u64 cycles;
+  asm volatile("mov.u64 %0, %%clock64;" : "=l"(cycles));
+  return cycles >> 4;
+}
+
+// The number of this SM.
+__device__ __forceinline__ u32 sm_index() {
+  u32 sm;
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(sm));
+  return sm;
+}
+
+// Whether this thread is the first of the active threads of its warp, or of the active threads with one value. The simulator
+// runs threads one by one, so each thread is the first.
+__device__ __forceinline__ bool is_first_active() {
+  u32 active;
+  asm volatile("activemask.b32 %0;" : "=r"(active));
+  return (active & ((1u << lane_index()) - 1)) == 0;
+}
+__device__ __forceinline__ bool is_first_active(u32 value) {
+  u32 active, equal;
+  asm volatile("activemask.b32 %0;" : "=r"(active));
+  asm volatile("match.any.sync.b32 %0, %1, %2;" : "=r"(equal) : "r"(value), "r"(active));
+  return (equal & ((1u << lane_index()) - 1)) == 0;
+}
+
 // 2^x, log2(x), 1/x and 1/sqrt(x), to within 2 units in the last place. A subnormal argument counts as 0. Near x = 1,
 // log2 has an absolute error of at most 2^-22 instead.
 __device__ __forceinline__ float exp2_approx(float x) {

@@ -49,6 +49,7 @@ MK_DEVICE RankContext begin_call(const Args& args, const Smem& smem) {
     if constexpr (requires { Workspace::begun(0u, 0u); }) ctx.begun = Workspace::begun(ctx.parity(), 0u);
   }
   if constexpr (HasCache<Config>) CachedRows<Config>::of(args).enter(ctx);
+  if constexpr (requires { args.trace; }) ctx.trace.begin(args.trace, ctx.epoch);
   return ctx;
 }
 

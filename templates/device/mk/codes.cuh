@@ -1,4 +1,4 @@
-// Codes of roles and waits in reports. Printed from gen/spec/src/abi/codes.rs by
+// Codes of roles and waits in reports, and of activities in traces. Printed from gen/spec/src/abi/codes.rs by
 // `cargo run -p xtask -- headers`.
 #pragma once
 #include <mk/types.cuh>
@@ -47,6 +47,21 @@ enum Wait : u32 {
   kCachedRows = 30,  // a number of cached rows that is possible: sequence `index` has `seen` cached rows on rank `peer`, and `wanted` is the most
   kHidden = 31,  // hidden rows of an expert
   kReturned = 32,  // the results of a peer's experts
+};
+
+enum Activity : u32 {
+  kAwait = 1,  // wait
+  kRunRole = 2,  // role: the whole run of a role
+  kLoadTile = 3,  // load tile
+  kMultiplyTile = 4,  // multiply tile
+  kFinishTile = 5,  // finish tile: sums of other ranks and CTAs, and the epilogue
+  kStoreTile = 6,  // store tile: writes a tile to C or to another rank
+  kSendData = 7,  // send: data to other ranks
+  kAddUp = 8,  // add up: data of all ranks
+  kCopyData = 9,  // copy: data of other ranks to the result
+  kRaiseFlag = 10,  // raise flag: a rank that waits sees this flag
+  kEndStep = 11,  // end of step: in place of an awaited event, the event has the activity of the step
+  kPoll = 12,  // begin of wait: its end is another event
 };
 
 }  // namespace mk

@@ -156,12 +156,16 @@ MK_RARE void report_given_up(const RankContext& ctx, u32 aborted_by) {
 struct Deadline {
   u64 start_ns = 0, host_look_ns = 0;
   u32 polls = 0;
+  TracePolls traced;
+
+  MK_DEVICE Deadline(const RankContext& ctx) : traced(ctx.trace) {}
 
   // Call this after each poll that has not found the wanted value.
   MK_RARE bool expired(const RankContext& ctx, const WaitSite& site, u32 seen) {
     if (polls == 0) {
       start_ns = global_time_ns();
       host_look_ns = start_ns + kHostLookNs;
+      traced.begin(site.role, site.wait, site.peer, site.index);
     }
     if (++polls % kPollsPerLook != 0) return false;
     u32 aborted_by = load_relaxed_sys(&ctx.state()->abort);
@@ -184,7 +188,7 @@ MK_DEVICE bool has_reached(u32 counter, u32 wanted) { return static_cast<int>(co
 // Waits until a counter that every call advances by the same number has reached `site.wanted`, and acquires all earlier
 // releases of its writers. Returns the counter's value, which is less only after an abort.
 MK_DEVICE u32 wait_flag(const RankContext& ctx, const u32* flag, const WaitSite& site) {
-  Deadline deadline;
+  Deadline deadline(ctx);
   for (;;) {
     const u32 seen = load_acquire_sys(flag);
     if (has_reached(seen, site.wanted) || deadline.expired(ctx, site, seen)) return seen;
@@ -195,7 +199,7 @@ MK_DEVICE u32 wait_flag(const RankContext& ctx, const u32* flag, const WaitSite&
 // Waits until a flag that not every call writes has the value `site.wanted`, which is the mark of this call. Acquires
 // the release of its writer.
 MK_DEVICE void wait_mark(const RankContext& ctx, const u32* flag, const WaitSite& site) {
-  Deadline deadline;
+  Deadline deadline(ctx);
   for (;;) {
     const u32 seen = load_acquire_sys(flag);
     if (seen == site.wanted || deadline.expired(ctx, site, seen)) return;
@@ -215,6 +219,11 @@ constexpr u32 kBarrierDeadlines = 8;
 // end it. `kTryWait` decides which writes the thread then sees: the writes of its CTA, or of its cluster.
 template <bool (*kTryWait)(u32, u32) = barrier_try_wait>
 MK_DEVICE void wait_barrier(const RankContext& ctx, u32 barrier, u32 parity, Role role, Wait wait, u32 index) {
+  // A try suspends the thread, perhaps until the phase is complete.
+  if constexpr (kIsTraced && kTryWait == barrier_try_wait) {
+    if (barrier_is_complete(barrier, parity)) return;
+  }
+  const TraceWait traced(ctx.trace, role, wait, ctx.rank, index);
   if (kTryWait(barrier, parity)) return;
   u64 start_ns = 0;
   for (u32 polls = 1; !kTryWait(barrier, parity); ++polls) {

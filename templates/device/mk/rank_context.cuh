@@ -3,6 +3,7 @@
 #include <mk/abi.cuh>
 #include <mk/memory.cuh>
 #include <mk/region.cuh>
+#include <mk/trace.cuh>
 
 namespace mk {
 
@@ -34,6 +35,8 @@ struct RankContext {
   u32 bucket_epochs[kMaxBuckets] = {};  // the words of all buckets when the call began
 
   u64 result_place = 0;  // place of this rank's result in symmetric memory, for kernels that store to peers' results
+
+  Trace trace{};
 
   MK_DEVICE u32 local_rank() const { return rank - node_first_rank; }
   MK_DEVICE u8* workspace() const { return workspaces[local_rank()]; }

@@ -117,6 +117,12 @@ __forceinline__ bool elect_one() { return mk_calls->elect(sim::place()) != 0; }
 
 __forceinline__ u64 global_time_ns() { return mk_calls->time_ns(); }
 
+// The ticks of all SMs are the ns of the simulated time.
+__forceinline__ u64 sm_ticks() { return mk_calls->time_ns(); }
+__forceinline__ u32 sm_index() { return blockIdx.x; }
+__forceinline__ bool is_first_active() { return true; }
+__forceinline__ bool is_first_active(u32) { return true; }
+
 __forceinline__ float exp2_approx(float x) { return __builtin_exp2f(x); }
 __forceinline__ float log2_approx(float x) { return __builtin_log2f(x); }
 __forceinline__ float reciprocal_approx(float x) { return 1.0f / x; }

@@ -52,6 +52,8 @@ __forceinline__ void wait_barrier_watched(const RankContext& ctx, u32 barrier, u
 struct Deadline {
   DeadlineOnGpu on_gpu;
 
+  __forceinline__ Deadline(const RankContext& ctx) : on_gpu(ctx) {}
+
   __forceinline__ bool expired(const RankContext& ctx, const WaitSite& site, u32 seen) {
     mk_calls->waiting(site.role, site.wait, site.peer, site.index, site.wanted, seen, sim::place());
     const bool has_expired = on_gpu.expired(ctx, site, seen);

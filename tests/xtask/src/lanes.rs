@@ -36,6 +36,7 @@ const RDMA: Lane = Lane(&[".ci/rdma"]);
 /// Tests of correctness on the GPUs of this host.
 const GPU: Lane = Lane(&[
     "cargo test --locked --release -p mkernel-suite --test gpu -- --ignored --test-threads=1",
+    "cargo test --locked --release -p mkernel-gen --test cli -- --ignored --nocapture on_gpus",
 ]);
 /// Benchmarks on the GPUs of this host.
 const BENCH: Lane = Lane(&[

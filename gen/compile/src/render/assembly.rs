@@ -151,6 +151,9 @@ pub(super) struct AssemblyContext<'a> {
     op: &'a str,
     pub title: &'a str,
     banner: Vec<String>,
+    /// Whether the kernel is traced. Absent if not, so that the variables of other kernels stay as they were.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    traced: bool,
     pub headers: Vec<&'a str>,
     sections: Vec<Section>,
     args: Vec<String>,
@@ -186,6 +189,7 @@ impl<'a> AssemblyContext<'a> {
             op: plan.spec.op().name(),
             title: assembly.title,
             banner,
+            traced: plan.spec.config().traced,
             headers: assembly.headers,
             sections: assembly.config.0,
             args: args.clone().map(|arg| arg.kind.declare(arg.name)).collect(),

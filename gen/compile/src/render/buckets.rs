@@ -11,6 +11,8 @@ use serde::Serialize;
 struct BucketsContext<'a> {
     id: &'a str,
     about: Vec<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    traced: bool,
     headers: Vec<&'a str>,
     buckets: Vec<Bucket>,
     last: Bucket,
@@ -70,6 +72,7 @@ pub(super) fn template(plan: &KernelPlan, assembled: Vec<AssemblyContext<'_>>) -
             ),
             0,
         ),
+        traced: plan.spec.config().traced,
         headers,
         last: buckets[buckets.len() - 1].clone(),
         buckets,

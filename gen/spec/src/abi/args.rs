@@ -2,6 +2,7 @@
 
 use super::limits::MAX_RANKS;
 use super::operand::{Extent, Operand};
+use super::trace::TraceBuffer;
 use crate::config::Dtype;
 use crate::fabric::KernelEndpoint;
 use serde::Serialize;
@@ -115,6 +116,8 @@ pub enum ArgKind {
     },
     /// The [`KernelEndpoint`] of this rank.
     Endpoint,
+    /// The [`TraceBuffer`] of this rank.
+    Trace,
 }
 
 impl ArgKind {
@@ -138,6 +141,7 @@ impl ArgKind {
             }
             Self::RowsAddress => format!("const mk::u32* {name}"),
             Self::Endpoint => format!("mk::KernelEndpoint {name}"),
+            Self::Trace => format!("mk::TraceBuffer {name}"),
         }
     }
 
@@ -156,6 +160,7 @@ impl ArgKind {
             Self::Workspaces | Self::OnPeers(_) => (8 * MAX_RANKS, 8),
             Self::Rank | Self::OperatorNumber | Self::Rows | Self::BoxRows { .. } => (4, 4),
             Self::Endpoint => (size_of::<KernelEndpoint>(), align_of::<KernelEndpoint>()),
+            Self::Trace => (size_of::<TraceBuffer>(), align_of::<TraceBuffer>()),
         }
     }
 }
@@ -172,7 +177,7 @@ pub struct Arg {
 }
 
 /// The kernel's one parameter, a struct passed by value; the template prints it from this table and asserts each offset.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ArgLayout {
     /// The fields, in order.
     pub args: Vec<Arg>,
@@ -201,6 +206,13 @@ impl ArgLayout {
             args,
             size_bytes: offset.next_multiple_of(align),
         }
+    }
+
+    /// The layout with one more argument at the end.
+    #[must_use]
+    pub(crate) fn with(self, name: &'static str, kind: ArgKind) -> Self {
+        let kinds = self.args.into_iter().map(|arg| (arg.name, arg.kind));
+        Self::new(kinds.chain([(name, kind)]).collect())
     }
 
     /// The alignment of the struct, in bytes.

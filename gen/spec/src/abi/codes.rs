@@ -1,4 +1,4 @@
-//! Codes in the reports of kernels: the role that waited, and what it waited for.
+//! Codes in reports and traces of kernels: roles, awaited events and activities.
 
 use serde::Serialize;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ macro_rules! codes {
     ) => {
         $(#[$attr])*
         #[repr(u32)]
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
         #[serde(rename_all = "snake_case")]
         pub enum $name {
             $(
@@ -30,6 +30,15 @@ macro_rules! codes {
                 match value {
                     $($value => $text,)+
                     _ => $unknown,
+                }
+            }
+
+            /// Returns the value with this number.
+            #[must_use]
+            pub const fn of(value: u32) -> Option<Self> {
+                match value {
+                    $($value => Some(Self::$code),)+
+                    _ => None,
                 }
             }
 
@@ -104,17 +113,37 @@ codes! {
     }
 }
 
+codes! {
+    /// The activity of an event of a [trace](super::TraceEvent).
+    Activity, unknown "unknown activity" {
+        Await = 1, "wait";
+        RunRole = 2, "role" where "the whole run of a role";
+        LoadTile = 3, "load tile";
+        MultiplyTile = 4, "multiply tile";
+        FinishTile = 5, "finish tile" where "sums of other ranks and CTAs, and the epilogue";
+        StoreTile = 6, "store tile" where "writes a tile to C or to another rank";
+        SendData = 7, "send" where "data to other ranks";
+        AddUp = 8, "add up" where "data of all ranks";
+        CopyData = 9, "copy" where "data of other ranks to the result";
+        RaiseFlag = 10, "raise flag" where "a rank that waits sees this flag";
+        EndStep = 11, "end of step" where "in place of an awaited event, the event has the activity of the step";
+        Poll = 12, "begin of wait" where "its end is another event";
+    }
+}
+
 /// Returns the device header that declares the codes, `mk/codes.cuh`.
 #[must_use]
 pub fn codes_header() -> String {
     let mut out = String::from(
-        "// Codes of roles and waits in reports. Printed from gen/spec/src/abi/codes.rs by\n\
+        "// Codes of roles and waits in reports, and of activities in traces. Printed from gen/spec/src/abi/codes.rs by\n\
          // `cargo run -p xtask -- headers`.\n\
          #pragma once\n#include <mk/types.cuh>\n\nnamespace mk {\n\n",
     );
     Role::declare(&mut out);
     out.push('\n');
     Wait::declare(&mut out);
+    out.push('\n');
+    Activity::declare(&mut out);
     out.push_str("\n}  // namespace mk\n");
     out
 }

@@ -2,6 +2,7 @@
 
 use super::layout::{StructLayout, layout};
 use super::state::{Gate, HostPage, Report, State};
+use super::trace::{TraceBuffer, TraceCta, TraceEvent, TraceWarp};
 use crate::fabric::{Command, CommandRing, KernelEndpoint, NetworkState, RingState, RingWords};
 
 /// The structs that device headers share with this crate.
@@ -17,6 +18,10 @@ pub fn shared_structs() -> Vec<StructLayout> {
         layout!(RingState: claimed, consumed_seen),
         layout!(CommandRing: slots, words, state, capacity_log2),
         layout!(NetworkState: calls, watched),
+        layout!(TraceBuffer: address, ctas, warps, events, first_events, other_events),
+        layout!(TraceCta: begin_ns, begin_ticks, sm, call),
+        layout!(TraceWarp: end_ns, end_ticks),
+        layout!(TraceEvent: begin, end, what, index),
         layout!(KernelEndpoint: ring, arrivals, network, workspace_offset, region),
     ]
 }

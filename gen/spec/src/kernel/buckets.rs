@@ -196,6 +196,10 @@ fn joined(spec: &SizedSpec, device: &Device, mut bodies: Vec<Body>) -> KernelPla
             id += &format!("_buckets{}", fewer.len() + 1);
         }
     }
+    if spec.config().traced {
+        id += "_traced";
+        bodies.iter_mut().for_each(Body::trace);
+    }
     KernelPlan {
         id,
         spec: spec.clone(),

@@ -18,6 +18,11 @@ const fn is_one(nodes: &u32) -> bool {
     *nodes == 1
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_false(traced: &bool) -> bool {
+    !*traced
+}
+
 options! {
     /// A kernel as the user asks for it. In TOML and in attributes, its options stand beside the options of the
     /// problem.
@@ -37,6 +42,10 @@ options! {
             #[limits(1..=1024)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             max_sms: Option<u32> as MAX_SMS,
+            /// Whether the kernel records when waits and steps of its roles begin and end, for `Operator::trace`. The results
+            /// are the same.
+            #[serde(default, skip_serializing_if = "is_false")]
+            traced: bool as TRACED,
         }
         groups {
             /// The computation.
@@ -55,6 +64,7 @@ impl KernelConfig {
             world,
             nodes: 1,
             max_sms: None,
+            traced: false,
             problem: problem.into(),
         }
     }

@@ -3,7 +3,7 @@
 use super::op_plan::OpPlan;
 use super::sized::SizedSpec;
 use super::tuned::TunedTimes;
-use crate::abi::OperandSpec;
+use crate::abi::{ArgKind, OperandSpec};
 use crate::config::{Dim, Shape};
 use crate::device::Device;
 use crate::ops::gemm::GemmPlan;
@@ -166,6 +166,12 @@ impl Body {
             Dim::UpTo(most) => Some(most),
             _ => None,
         }
+    }
+
+    /// Adds the argument of kernels that are traced.
+    pub(super) fn trace(&mut self) {
+        let args = std::mem::take(&mut self.args);
+        self.args = args.with("trace", ArgKind::Trace);
     }
 
     /// The part of the body's plan that only GEMM operators have; `None` for other operators.

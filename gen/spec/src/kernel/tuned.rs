@@ -283,6 +283,7 @@ fn class(config: &KernelConfig) -> Option<KernelConfig> {
     }
     Some(KernelConfig {
         name: None,
+        traced: false,
         problem,
         ..config.clone()
     })

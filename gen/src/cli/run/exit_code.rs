@@ -15,6 +15,14 @@ pub fn is_same_for_all_seeds(outcome: &Outcome) -> bool {
 /// The exit code: 1 if the kernel has a wrong result, hangs or races, 3 if it does not compile, 4 if the machine is at
 /// fault.
 pub fn code(outcome: &Outcome) -> u8 {
+    match &outcome.result {
+        Ok(_) => u8::from(!outcome.is_right()),
+        Err(failed) => code_of(failed),
+    }
+}
+
+/// The exit code of failed ranks.
+pub fn code_of(failed: &[RankFailure]) -> u8 {
     let of = |failed: &RankFailure| match &failed.error {
         RankError::Runtime(Error::Build { source, .. }) => exit_code(source),
         RankError::Runtime(
@@ -34,8 +42,5 @@ pub fn code(outcome: &Outcome) -> u8 {
         ) => 4,
         _ => 1,
     };
-    match &outcome.result {
-        Ok(_) => u8::from(!outcome.is_right()),
-        Err(failed) => failed.iter().map(of).max().unwrap_or(1),
-    }
+    failed.iter().map(of).max().unwrap_or(1)
 }

@@ -11,6 +11,7 @@ mod gemm;
 mod host_memory;
 pub mod inputs;
 mod kernel_run;
+mod machine_flags;
 mod memory;
 mod moe_layer;
 mod operators;
@@ -35,13 +36,13 @@ pub mod verdict;
 use super::Failure;
 use super::environment;
 use super::fabric_test::Network;
-use super::input::{Kernel, Loaded, Overrides, Sources};
-use super::machine::{self, DeviceChoice, Machine, Simulated, cores};
-use crate::cli::format::count;
+use super::input::{Kernel, Sources};
+use super::machine::{Machine, cores};
 use crate::cli::output::print_note;
 use host_memory::Memory;
 use kernel_run::{KernelRun, chosen_by};
-use mkernel::{KernelPlan, Simulation, spec::Device};
+pub use machine_flags::MachineFlags;
+use mkernel::KernelPlan;
 pub use outcome_line::OutcomeLine;
 use queue::Queue;
 use ranks::Outcome;
@@ -52,9 +53,6 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 pub use summary::Summary;
-
-/// The file that is run if no kernel is given, and its text.
-const DEFAULT: (&str, &str) = ("examples/small.toml", include_str!("small.toml"));
 
 /// The number of simulated hosts that a process can have at the same time.
 const MAX_HOSTS: usize = 8;
@@ -68,12 +66,8 @@ pub const MAX_SEED: u64 = 1 << 63;
 pub struct Run {
     #[command(flatten)]
     sources: Sources,
-    /// GPUs that run the kernels [default: MKERNEL_DEVICE, else auto]
-    #[arg(long, value_enum)]
-    device: Option<DeviceChoice>,
-    /// Plan for this many ranks instead of the declared world
-    #[arg(long, value_name = "COUNT")]
-    ranks: Option<u32>,
+    #[command(flatten)]
+    machine: MachineFlags,
     /// Number of calls, each with new data; another call repeats the first. If calls give the rows, those after the
     /// first have a random number of rows
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -88,12 +82,6 @@ pub struct Run {
     /// Start no other run after a run that is not right
     #[arg(long)]
     fail_fast: bool,
-    /// SMs of a simulated GPU [default: MKERNEL_SIM_SMS, else 8]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1024), help_heading = "Simulated GPUs")]
-    sms: Option<u32>,
-    /// How unfair the schedule is to ranks, CTAs and warps, 0 to 100 [default: MKERNEL_SIM_SKEW, else 20]
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100), help_heading = "Simulated GPUs")]
-    skew: Option<u32>,
     /// Write a trace with a line for each event
     #[arg(long, value_name = "FILE", help_heading = "Simulated GPUs")]
     trace: Option<PathBuf>,
@@ -110,7 +98,8 @@ pub struct Run {
 impl Run {
     /// Runs every kernel with every seed. Runs that fail do not stop the others, unless `--fail-fast` is given.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
-        let (machine, kernels) = self.machine_and_kernels()?;
+        let has_timeline = self.trace.is_some() || self.timeline.is_some();
+        let (machine, kernels) = self.machine.choose(&self.sources, has_timeline)?;
         let seeds = self.seeds()?;
         self.check_flags(machine, kernels.len(), &seeds)?;
         self.check_network(&kernels)?;
@@ -148,12 +137,10 @@ impl Run {
     }
 
     fn seeds(&self) -> Result<Range<u64>, Failure> {
-        let one = match (&self.seeds, self.seed) {
-            (Some(seeds), _) => return Ok(seeds.clone()),
-            (None, Some(seed)) => seed,
-            (None, None) => environment::number("MKERNEL_SIM_SEED", 0..=MAX_SEED - 1)?
-                .unwrap_or_else(seed_from_clock),
-        };
+        if let Some(seeds) = &self.seeds {
+            return Ok(seeds.clone());
+        }
+        let one = seed_or_environment(self.seed)?;
         Ok(one..one + 1)
     }
 
@@ -168,47 +155,6 @@ impl Run {
         Ok(())
     }
 
-    /// The GPUs to run on, and the kernels that are planned for them.
-    fn machine_and_kernels(&self) -> Result<(Machine, Vec<(Kernel, KernelPlan)>), Failure> {
-        let gpus = machine::gpus();
-        let device = DeviceChoice::or_environment(self.device)?;
-        if device == DeviceChoice::Gpu || device == DeviceChoice::Auto && gpus > 0 {
-            let kernels = self.load(&Device::default())?.planned()?;
-            let needed = kernels.iter().map(|(_, plan)| plan.spec.world()).max();
-            if device == DeviceChoice::Gpu || needed.is_some_and(|needed| needed <= gpus) {
-                return Ok((Machine::Gpus, kernels));
-            }
-        }
-        let usual = Simulation::default();
-        let sms = environment::number("MKERNEL_SIM_SMS", 1..=1024)?;
-        let skew = environment::number("MKERNEL_SIM_SKEW", 0..=100)?;
-        let simulated = Simulated {
-            sms: self.sms.or(sms.map(|sms| sms as u32)).unwrap_or(usual.sms),
-            skew: self
-                .skew
-                .or(skew.map(|skew| skew as u32))
-                .unwrap_or(usual.skew),
-            timeline: self.trace.is_some() || self.timeline.is_some(),
-        };
-        let kernels = self.load(&Device::simulated(simulated.sms))?.planned()?;
-        if device == DeviceChoice::Auto {
-            let gpus = count(gpus as usize, "GPU");
-            print_note(&format!(
-                "this host has {gpus}, so GPUs are simulated (--device gpu requires real ones)"
-            ));
-        }
-        Ok((Machine::Simulated(simulated), kernels))
-    }
-
-    fn load(&self, device: &Device) -> Result<Loaded, Failure> {
-        let changes = Overrides {
-            world: self.ranks.map(|ranks| (ranks, "--ranks")),
-            resize: true,
-            default: Some(DEFAULT),
-        };
-        self.sources.load(device, changes)
-    }
-
     /// Checks flags that depend on the machine and on the number of runs.
     fn check_flags(
         &self,
@@ -217,8 +163,8 @@ impl Run {
         seeds: &Range<u64>,
     ) -> Result<(), Failure> {
         let is_traced = self.trace.is_some() || self.timeline.is_some();
-        let is_simulated = [self.sms, self.skew, self.jobs.map(u32::from)];
-        if machine == Machine::Gpus && (is_traced || is_simulated.iter().any(Option::is_some)) {
+        let is_simulated = self.machine.is_simulated() || self.jobs.is_some();
+        if machine == Machine::Gpus && (is_traced || is_simulated) {
             return Err(Failure::Usage(
                 "--sms, --skew, --jobs, --trace and --timeline are for simulated GPUs; add --device sim",
             ));
@@ -256,7 +202,7 @@ impl Run {
     }
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
+pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text).map_err(|source| Failure::Write {
         path: path.to_owned(),
         source,
@@ -276,6 +222,15 @@ fn parse_seeds(text: &str) -> Result<Range<u64>, &'static str> {
         return Err("the range is empty; the second number must be larger than the first");
     }
     Ok(seeds)
+}
+
+/// The given seed, otherwise the seed of `MKERNEL_SIM_SEED`, otherwise a new seed.
+pub fn seed_or_environment(given: Option<u64>) -> Result<u64, Failure> {
+    match given {
+        Some(seed) => Ok(seed),
+        None => Ok(environment::number("MKERNEL_SIM_SEED", 0..=MAX_SEED - 1)?
+            .unwrap_or_else(seed_from_clock)),
+    }
 }
 
 /// A seed that differs from run to run and is short enough to type.

@@ -16,6 +16,7 @@ use crate::cli::render::Rendered;
 use crate::cli::run::{OutcomeLine, Summary};
 use crate::cli::store::{CleanedLine, Listed};
 use crate::cli::topology::Shown;
+use crate::cli::trace::{TraceFile, TraceLine};
 use crate::cli::tune::TunedLine;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -46,6 +47,7 @@ pub fn schema() -> Value {
         kind::<Scaled>(&mut types),
         kind::<Shown>(&mut types),
         kind::<Summary>(&mut types),
+        kind::<TraceLine>(&mut types),
         kind::<TunedLine>(&mut types),
         kind::<VerifiedLine>(&mut types),
     ];
@@ -57,6 +59,15 @@ pub fn schema() -> Value {
         "oneOf": kinds,
         "$defs": types.take_definitions(true),
     })
+}
+
+/// The schema of a file of `mkernel-gen trace`.
+pub fn trace() -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    settings
+        .into_generator()
+        .into_root_schema_for::<TraceFile>()
+        .to_value()
 }
 
 fn kind<T: Line>(types: &mut SchemaGenerator) -> Value {

@@ -32,6 +32,14 @@ fn bindings(operands: &[RawOperand], rank: u32) -> ParamInputs<'_> {
             workspace_offset: 0x56,
             region: 7,
         },
+        trace: TraceBuffer {
+            address: 0x61,
+            ctas: 0x62,
+            warps: 0x63,
+            events: 0x64,
+            first_events: 8,
+            other_events: 9,
+        },
     }
 }
 
@@ -64,6 +72,7 @@ fn every_kind_lands_at_its_offset() {
         ("operator_number", ArgKind::OperatorNumber),
         ("deadline_ns", ArgKind::DeadlineNs),
         ("endpoint", ArgKind::Endpoint),
+        ("trace", ArgKind::Trace),
     ]);
     let operands = operands();
     let mut maps = Vec::new();
@@ -92,6 +101,8 @@ fn every_kind_lands_at_its_offset() {
     assert_eq!(word(at("workspaces") + 16), 0x30_0000);
     assert_eq!(word(at("workspaces") + 32), 0);
     assert_eq!(word(at("host")), 0xabc0);
+    let of_trace = (0..5).map(|i| word(at("trace") + 8 * i));
+    assert!(of_trace.eq([0x61, 0x62, 0x63, 0x64, 9 << 32 | 8]));
     assert_eq!(word(at("gate")), 0xdef0);
     let number = at("operator_number");
     assert_eq!(bytes[number..number + 4], 3u32.to_ne_bytes());

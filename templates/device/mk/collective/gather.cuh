@@ -63,6 +63,7 @@ struct Gather {
       fence_sys();
       if (!is_valid) return;
       store_relaxed_sys(ctx.peer_ptr(peer, ready(ctx, source, chunk)), ctx.mark());
+      trace_flag(ctx.trace, kChunk, ctx.node_first_rank + peer, chunk);
     }
   }
 
@@ -126,6 +127,7 @@ struct Gather {
       if (vecs == 0) continue;
       Network::wait_put(ctx, kPush, kChannel, peer, Begin::kPuts + chunk / Config::kPutChunks);
       if (broadcast(is_aborted(ctx), 0)) return;
+      const TraceStep traced(ctx.trace, kSendData, kPush, chunk);
       const Symmetric<u8> there = slot(ctx, source, chunk);
       const u8* from = ctx.local_ptr(there);
       if constexpr (Ranks::kLocalWorld > 1) {
@@ -162,6 +164,7 @@ struct Gather {
     const u32 first = Shards::first_in_result(ctx, source, ctx.rank) + Chunks::first_in_shard(chunk);
     if (vecs == 0) return;
     wait_chunk(ctx, kCollect, source, chunk);
+    const TraceStep traced(ctx.trace, kCopyData, mk::kCollect, chunk);
     const u8* from = ctx.local_ptr(slot(ctx, source, chunk));
     for_each_vec<Config::kUnroll>(
         vecs, [&](u32 vec) { return load_written_vec16(from + vec * 16); },

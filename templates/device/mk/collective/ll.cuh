@@ -315,7 +315,7 @@ struct Ll {
 
   // Loads a vector of all other ranks, and repeats the loads until all vectors have arrived.
   static MK_DEVICE bool wait_parts(const RankContext& ctx, u32 vec, Vec16 (&parts)[kWorld]) {
-    Deadline deadline;
+    Deadline deadline(ctx);
     for (;;) {
       u32 missing = kWorld;
 #pragma unroll
@@ -352,7 +352,7 @@ struct Ll {
   }
 
   static MK_DEVICE Vec16 wait_shard_vec(const RankContext& ctx, u32 source, u32 vec) {
-    Deadline deadline;
+    Deadline deadline(ctx);
     for (;;) {
       Vec16 data;
       if (receive_shard_vec(ctx, source, vec, data)) return data;

@@ -196,7 +196,7 @@ struct LlNorm {
   template <class Packets>
   static MK_DEVICE float wait(const RankContext& ctx, u32 row, u32 part) {
     const u8* slot = ctx.local_ptr(Packets::at(ctx, row, part));
-    Deadline deadline;
+    Deadline deadline(ctx);
     for (;;) {
       const comm::LlPacket packet = comm::load_ll(slot);
       if (packet.has_arrived(ctx.mark())) return as_float(packet.first());

@@ -63,6 +63,7 @@ struct Reduce {
         const u32 owner = unit.node * Ranks::kLocalWorld + to;
         const u32 vecs = Chunks::vecs_of(ctx, owner, unit.chunk), first = Chunks::first(ctx, owner, unit.chunk);
         if (vecs == 0) continue;
+        const TraceStep traced(ctx.trace, kSendData, kPush, unit.chunk);
         const u32 slot = kPeers - 1 - i % kPeers;  // this rank's slot on the peer
         u8* there = ctx.peer_ptr(to, Workspace::partials(ctx.parity(), unit.node, slot, unit.chunk));
         for_each_vec<Config::kUnroll>(
@@ -72,6 +73,7 @@ struct Reduce {
         if (lane_index() == 0) {
           fence_sys();
           store_relaxed_sys(ctx.peer_ptr(to, ready(ctx, unit, slot)), ctx.mark());
+          trace_flag(ctx.trace, kPeerPartial, ctx.node_first_rank + to, unit.chunk);
         }
       }
     }
@@ -89,6 +91,7 @@ struct Reduce {
       const u32 vecs = Chunks::vecs_of(ctx, owner, unit.chunk);
       if (vecs == 0) continue;
       wait_partials(ctx, unit);
+      const TraceStep traced(ctx.trace, kAddUp, kReduce, unit.chunk);
       if constexpr (kStopsOnAbort) {
         if (broadcast(gives_up(ctx, kReduce), 0)) return;
       }

@@ -103,6 +103,7 @@ struct Simple {
       for (u32 chunk = Workers::index(warp); chunk < Chunks::per_shard(ctx); chunk += Workers::count()) {
         const u32 vecs = Chunks::vecs_of(ctx, ctx.rank, chunk);
         if (vecs == 0) continue;
+        const TraceStep traced(ctx.trace, kSendData, kPush, chunk);
         for_each_vec<Config::kUnroll>(
             vecs, [&](u32 vec) { return load_vec16(shard.at(Chunks::first_in_shard(chunk) + vec)); },
             [&](u32 vec, const Vec16& data) {

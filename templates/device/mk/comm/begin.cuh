@@ -58,6 +58,7 @@ struct Begin {
       }
       if constexpr (kNeedsFence) fence_sys();
       store_relaxed_sys(ctx.peer_ptr(peer, Workspace::begun(ctx.call_parity(), ctx.rank)), begin_word(ctx));
+      trace_flag(ctx.trace, kBegun, ctx.node_first_rank + peer, 0);
     }
   }
 
@@ -140,7 +141,7 @@ struct Begin {
   // with this rank's number of rows.
   static MK_DEVICE bool wait(const RankContext& ctx, u32 peer, Role role = kCollect) {
     const u64* word = ctx.local_ptr(Workspace::begun(ctx.call_parity(), peer));
-    Deadline deadline;
+    Deadline deadline(ctx);
     for (;;) {
       const u32 seen = static_cast<u32>(load_acquire_sys(word));
       if (seen == ctx.call_mark()) break;

@@ -23,7 +23,7 @@ MK_DEVICE bool wait_command_slot(const RankContext& ctx, Role role, const Comman
   const u32 wanted = index + 1 - (1u << ring.capacity_log2);
   u32 seen = load_relaxed_sys(&ring.state->consumed_seen);  // the fence of publish_command makes this an acquire
   if (has_reached(seen, wanted)) return true;
-  Deadline deadline;
+  Deadline deadline(ctx);
   for (;;) {
     seen = load_acquire_sys(&ring.words->consumed);
     if (has_reached(seen, wanted)) break;

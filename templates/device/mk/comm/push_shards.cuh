@@ -80,6 +80,7 @@ struct PushShards {
     const u32 own_rows = CallRows::of_rank(ctx, ctx.rank);
     const Rows own{ctx.rank, args.shard, args.shard_row_bytes};
     for (u32 i = worker; i < pieces(ctx); i += workers) {
+      const TraceStep traced(ctx.trace, kSendData, kPush, i);
       const Piece piece = piece_at(ctx, i);
       if (piece.row < own_rows) {
         const u32 rows = min(Config::kPieceRows, own_rows - piece.row);
@@ -153,6 +154,7 @@ struct PushShards {
   static MK_DEVICE void push_by_registers(const Args& args, const RankContext& ctx, u32 worker, u32 workers) {
     const u32 own_rows = CallRows::of_rank(ctx, ctx.rank);
     for (u32 i = worker; i < pieces(ctx); i += workers) {
+      const TraceStep traced(ctx.trace, kSendData, kPush, i);
       const Piece piece = piece_at(ctx, i);
       if (piece.row < own_rows) {
         store_piece<kUnroll>(args, ctx, piece, min(Config::kPieceRows, own_rows - piece.row));
@@ -167,6 +169,7 @@ struct PushShards {
         // This fence orders the stores of the whole warp before the counts.
         fence_sys();
         add_relaxed_sys(ctx.peer_ptr(peer, Workspace::chunk_ready(ctx.rank, piece.chunk, piece.slice)), 1);
+        trace_flag(ctx.trace, kChunk, ctx.node_first_rank + peer, Shards::number(ctx.rank, piece.chunk, piece.slice));
       }
     }
   }
@@ -273,6 +276,8 @@ struct PushShards {
     for (u32 distance = nearest; distance < Ranks::kLocalWorld; ++distance) {
       const auto ready = Workspace::chunk_ready(source, piece.chunk, piece.slice);
       add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, distance), ready), 1);
+      const u32 receiver = ctx.node_first_rank + peer_at(ctx, distance);
+      trace_flag(ctx.trace, kChunk, receiver, Shards::number(source, piece.chunk, piece.slice));
     }
   }
 

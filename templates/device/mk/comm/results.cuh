@@ -51,6 +51,7 @@ struct ResultFlags {
   static MK_DEVICE void count(const RankContext& ctx, const Tile& tile, u32 sub_tiles) {
     for (u32 i = 1; i < Ranks::kLocalWorld; ++i) {
       add_relaxed_sys(ctx.peer_ptr(peer_at(ctx, i), Workspace::result_ready(number(tile, ctx))), sub_tiles);
+      trace_flag(ctx.trace, kResult, ctx.node_first_rank + peer_at(ctx, i), tile.index);
     }
   }
 
@@ -207,6 +208,7 @@ struct Results : ResultFlags<Config, Workspace, Order> {
       if (Order::is_gap(tile)) continue;
       if (lane_index() == 0) Flags::wait(ctx, tile);
       __syncwarp();
+      const TraceStep traced(ctx.trace, kCopyData, mk::kCollect, i);
       copy_piece(args, ctx, ctx.local_ptr(slot_of(ctx, tile, group, piece)),
                  Order::row_in_c(tile) + Shape::group_row(group),
                  Shape::first_col(tile.col, group) + piece * kPieceCols);

@@ -90,10 +90,12 @@ struct Shards {
 
   // Waits until a slice of a chunk has arrived here.
   static MK_DEVICE void wait(const RankContext& ctx, Role role, u32 source, u32 chunk, u32 slice) {
-    const u32 number = (source * kChunks + chunk) * kSlices + slice;
     wait_flag(ctx, ctx.local_ptr(Workspace::chunk_ready(source, chunk, slice)),
-              WaitSite{role, kChunk, source, number, ctx.epoch * kArrivals});
+              WaitSite{role, kChunk, source, number(source, chunk, slice), ctx.epoch * kArrivals});
   }
+
+  // The number of a slice of a chunk, in reports.
+  static MK_DEVICE u32 number(u32 source, u32 chunk, u32 slice) { return (source * kChunks + chunk) * kSlices + slice; }
 
   // Waits until a slice of rows [row, end) has arrived. The rows may belong to several shards.
   static MK_DEVICE void wait_rows(const RankContext& ctx, Role role, u32 row, u32 end, u32 slice) {

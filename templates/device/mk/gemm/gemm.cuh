@@ -57,10 +57,12 @@ struct Gemm {
     static MK_DEVICE void multiply_in_cluster(const RankContext& ctx, const Smem& smem, typename Mainloop::Stages& stages,
                                               const Epilogue& epilogue, u32 group) {
       using Sums = ClusterSums<Config, Smem>;
-      const WorkTile work = Scheduler::work_tile(Scheduler::first(), ctx);
+      const u32 index = Scheduler::first();
+      const WorkTile work = Scheduler::work_tile(index, ctx);
       typename Shape::Accumulator sum;
       epilogue.prefetch_residual(work, group);
-      multiply_tile(epilogue.args, ctx, smem, stages, work, group, sum);
+      multiply_tile(epilogue.args, ctx, smem, stages, index, work, group, sum);
+      const TraceStep traced(ctx.trace, kFinishTile, kMultiply, index);
       const u32 warp = group * kWarpgroupWarps + Fragment::warp();
       if (!warp_has_rows<Config, Order>(work, warp, ctx)) return;
       Sums::exchange(ctx, smem, work, warp, sum);
@@ -103,6 +105,7 @@ struct Gemm {
     static MK_DEVICE void run(const Args& args, const RankContext& ctx, const Smem& smem, u32 group) {
       StoreQueue<typename Output::Buffers, kAgent> queue{{ctx, Output::barriers(smem, group)}};
       for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
+        const TraceStep traced(ctx.trace, kStoreTile, kStore, i);
         const WorkTile work = Scheduler::work_tile(i, ctx);
         if (!Output::template stores_by_tma<Order>(work, group, ctx)) {
           if constexpr (kAgent == Agent::kWarp) {
@@ -130,6 +133,7 @@ struct Gemm {
   // One thread: loads A and B of work tile `index`. The first stages of a CTA's first work tile already have B.
   static MK_DEVICE void load_tile(const Args& args, const RankContext& ctx, const Smem& smem,
                                   typename Mainloop::Stages& stages, u32 index, const WorkTile& work) {
+    const TraceStep traced(ctx.trace, kLoadTile, kLoad, index);
     u32 step = work.k_begin;
     if (index == Scheduler::first()) {
       // If A comes from other ranks, B of all stages has arrived before A (`docs/performance.md#first-loads`).
@@ -165,7 +169,8 @@ struct Gemm {
       if (Order::is_gap(work)) continue;
       typename Shape::Accumulator sum;
       prepare(work);
-      multiply_tile(args, ctx, smem, stages, work, group, sum);
+      multiply_tile(args, ctx, smem, stages, i, work, group, sum);
+      const TraceStep traced(ctx.trace, kFinishTile, kMultiply, i);
       if constexpr (Scheduler::kSplits > 1) {
         if (!Scheduler::is_whole(work)) {
           SplitK<Config, Order, Workspace>::reduce(ctx, work, group, sum);
@@ -179,10 +184,11 @@ struct Gemm {
     }
   }
 
-  // A warpgroup: computes its sums of a work tile. These sums include scales of blocks, but no other scales.
+  // A warpgroup: computes its sums of work tile `index`. These sums include scales of blocks, but no other scales.
   static MK_DEVICE void multiply_tile(const Args& args, const RankContext& ctx, const Smem& smem,
-                                      typename Mainloop::Stages& stages, const WorkTile& work, u32 group,
+                                      typename Mainloop::Stages& stages, u32 index, const WorkTile& work, u32 group,
                                       typename Shape::Accumulator& sum) {
+    const TraceStep traced(ctx.trace, kMultiplyTile, kMultiply, index);
     // A CTA of a cluster has one granule.
     if constexpr (kGranules<Config> > 1 && !kInClusters) {
       multiply_granules(smem, stages, work, group, sum);

@@ -249,7 +249,7 @@ struct OneShot {
     // Loads the packets of all ranks at once, and repeats this until no packet is missing. Returns false if packets are
     // missing, which happens only after an abort.
     MK_DEVICE bool wait_packets(u32 sub, u32 half, u32 first, Packet (&packets)[kWorld][kInFlight]) const {
-      Deadline deadline;
+      Deadline deadline(ctx);
       for (;;) {
 #pragma unroll
         for (u32 source = 0; source < kWorld; ++source) {
@@ -281,7 +281,7 @@ struct OneShot {
     // Waits like wait_packets for the packets of a row's sum.
     MK_DEVICE void wait_sums(u32 row, u32 sub, u32 half, Packet (&sums)[kPackets]) const {
       u64* slot = ctx.local_ptr(packets_of(kWorld, sub, half));
-      Deadline deadline;
+      Deadline deadline(ctx);
       for (;;) {
         bool is_missing = false;
 #pragma unroll

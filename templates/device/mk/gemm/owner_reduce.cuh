@@ -104,6 +104,7 @@ struct OwnerReduce {
       for (u32 i = Scheduler::first(); i < Scheduler::end(ctx); i += Scheduler::kStride) {
         const WorkTile work = Scheduler::work_tile(i, ctx);
         if (Order::is_gap(work) || !Scheduler::completes_any(work)) continue;
+        const TraceStep traced(ctx.trace, kStoreTile, kStore, i);
         const bool is_owner = Partials::is_owner(work, ctx);
         const u32 pieces_per_sub_tile = is_owner ? Output::kPiecesPerSubTile : 1;
         if (!is_owner || Output::template stores_by_tma<Order>(work, group, ctx)) {

@@ -63,7 +63,7 @@ struct RowNorm {
 
   // A lane: waits for the factor of the elements of a row.
   static MK_DEVICE float wait_scale(const RankContext& ctx, u32 row) {
-    Deadline deadline;
+    Deadline deadline(ctx);
     for (;;) {
       const u64 word = load_relaxed_sys(total(ctx, row));
       const u32 mark = static_cast<u32>(word);
@@ -89,7 +89,7 @@ struct RowNorm {
 
   // Loads this lane's packets of a row until no packet is missing.
   static MK_DEVICE void wait_squares(const RankContext& ctx, u32 row, LlPacket (&packets)[kLaneVecs]) {
-    Deadline deadline;
+    Deadline deadline(ctx);
     for (;;) {
       u32 missing = kLaneVecs;
 #pragma unroll

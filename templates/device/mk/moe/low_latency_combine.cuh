@@ -247,7 +247,7 @@ struct LowLatencyCombine {
   // A lane: loads the vectors whose bits are set in `awaited`, until all have arrived.
   static MK_DEVICE void wait_packets(const RankContext& ctx, u32 awaited, const u8* const (&from)[kRowsAtOnce],
                                      const u32 (&ranks)[kRowsAtOnce], u32 token, Vec16 (&vecs)[kRowsAtOnce]) {
-    Deadline deadline;
+    Deadline deadline(ctx);
     while (awaited != 0) {
       comm::LamportVec packets[kRowsAtOnce];
       u32 missing_rank = 0;

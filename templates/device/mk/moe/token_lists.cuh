@@ -179,7 +179,7 @@ struct TokenLists {
   // One lane: waits for a word of this call, and returns its upper half. Returns 0 after an abort. `token` identifies the
   // wait in reports.
   static MK_DEVICE u32 wait_marked(const RankContext& ctx, Symmetric<u64> word, u32 token) {
-    Deadline deadline;
+    Deadline deadline(ctx);
     for (;;) {
       const u64 both = load_relaxed_sys(ctx.local_ptr(word));
       const u32 mark = static_cast<u32>(both);

@@ -89,7 +89,7 @@ struct TopkExchange {
   // Waits for the packet in a slot. `packet` is an earlier load of the slot. After an abort, returns an entry without a
   // row, or a count of no tokens, which has not arrived.
   static MK_DEVICE Packet wait(const RankContext& ctx, u32 source, const u8* slot, Packet packet) {
-    Deadline deadline;
+    Deadline deadline(ctx);
     while (!packet.has_arrived(ctx.mark())) {
       packet = comm::load_ll(slot);
       if (packet.has_arrived(ctx.mark())) break;
@@ -121,7 +121,7 @@ struct TopkExchange {
   // to it in earlier calls.
   static MK_DEVICE Counts wait_counts(const RankContext& ctx, u32 source) {
     const u8* slot = ctx.local_ptr(count_packet(ctx, source, 0));
-    Deadline deadline;
+    Deadline deadline(ctx);
     Counts counts{};
     for (;;) {
       const Packet packet = comm::load_ll<Ordering::kAcquire>(slot);

@@ -95,7 +95,7 @@ __forceinline__ T fetch_add_acq_rel_gpu(u32 mutant, T* p, V value) {
 // Waits that do not acquire.
 __forceinline__ u32 wait_flag(u32 mutant, const RankContext& ctx, const u32* flag, const WaitSite& site) {
   if (!is_active(mutant)) return mk::wait_flag(ctx, flag, site);
-  Deadline deadline;
+  Deadline deadline(ctx);
   for (;;) {
     const u32 seen = load_relaxed_sys(flag);
     if (has_reached(seen, site.wanted) || deadline.expired(ctx, site, seen)) return seen;
@@ -104,7 +104,7 @@ __forceinline__ u32 wait_flag(u32 mutant, const RankContext& ctx, const u32* fla
 
 __forceinline__ void wait_mark(u32 mutant, const RankContext& ctx, const u32* flag, const WaitSite& site) {
   if (!is_active(mutant)) return mk::wait_mark(ctx, flag, site);
-  Deadline deadline;
+  Deadline deadline(ctx);
   for (;;) {
     const u32 seen = load_relaxed_sys(flag);
     if (seen == site.wanted || deadline.expired(ctx, site, seen)) return;

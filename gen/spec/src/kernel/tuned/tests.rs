@@ -54,6 +54,7 @@ fn alike_kernels_have_the_measured_choices() {
     }
     let mut named = gemm(Dim::Static(1024), Tuning::default());
     named.name = Some("down".to_owned());
+    named.traced = true;
     assert_eq!(tile(named, &device, &tuned), (64, true));
 }
 
