@@ -19,8 +19,12 @@ pub(crate) fn decode(
     let clocks = clocks(layout, &ctas, &warps);
     let (mut raw, mut dropped) = (Vec::new(), 0);
     for (first, warp) in (0..).step_by(TraceLayout::WARP as usize).zip(&warps) {
-        let threads =
-            (first..first + TraceLayout::WARP).map(|thread| events(layout, bytes, thread));
+        let call = |thread| {
+            ctas.get((thread / layout.threads) as usize)
+                .map_or(0, |of| of.call)
+        };
+        let threads = (first..first + TraceLayout::WARP)
+            .map(|thread| events(layout, bytes, thread, call(thread)));
         let threads: Vec<_> = threads.filter(|of| !of.events.is_empty()).collect();
         let ends = role_ends(&threads, warp.end_ticks as u32);
         for of in &threads {

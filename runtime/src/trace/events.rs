@@ -9,19 +9,24 @@ pub(super) struct ThreadEvents {
     pub dropped: u64,
 }
 
-/// The events of a thread.
-pub(super) fn events(layout: &TraceLayout, bytes: &[u8], thread: u64) -> ThreadEvents {
+/// The events of a thread in this call. The slice of a thread without events has events of an earlier call.
+pub(super) fn events(layout: &TraceLayout, bytes: &[u8], thread: u64, call: u32) -> ThreadEvents {
     let (count, offset) = layout.slice(thread);
     let size = size_of::<TraceEvent>();
     let slice = &bytes[offset as usize..][..count as usize * size];
+    let last = event(&slice[slice.len() - size..]);
+    let of_call = if last.begin == call {
+        count as usize - 1
+    } else {
+        0
+    };
     let all: Vec<_> = slice
         .chunks_exact(size)
-        .take(count as usize - 1)
+        .take(of_call)
         .map(event)
         .take_while(|event| event.what != 0)
         .collect();
     let is_full = all.len() == count as usize - 1;
-    let last = event(&slice[slice.len() - size..]);
     ThreadEvents {
         thread,
         events: all,

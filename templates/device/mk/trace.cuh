@@ -21,24 +21,24 @@ constexpr bool kIsTraced = true;
 // The trace of a thread. The context of a call is constant for roles, but not the place of the next event.
 struct Trace {
   const TraceBuffer* buffer = nullptr;
+  u32 call = 0;           // the epoch of the context, with which the compiler shares a register
   mutable u32 place = 0;  // the index of this thread's next event in the buffer
 
   // All threads, when no earlier call writes to the buffer any more.
-  MK_DEVICE void begin(const TraceBuffer& of_call, u32 call) {
+  MK_DEVICE void begin(const TraceBuffer& of_call, u32 epoch) {
     buffer = &of_call;
+    call = epoch;
     const u32 thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
     const bool is_first = lane_index() == 0;
     place = is_first ? thread / kWarp * of_call.first_events
                      : threads / kWarp * of_call.first_events + thread * of_call.other_events;
-    store(&event(place)->what, 0);
-    store(&event(place + last_of_slice())->index, 0);
     if (is_first) store_warp(0, 0);
     if (threadIdx.x != 0) return;
     TraceCta* cta = at<TraceCta>(of_call.ctas) + blockIdx.x;
     store(&cta->begin_ns, global_time_ns());
     store(&cta->begin_ticks, sm_ticks());
     store(&cta->sm, sm_index());
-    store(&cta->call, call);
+    store(&cta->call, epoch);
   }
 
   // An agent, before its role. A role ends with its phase or with its warp. An event at the end of each role would keep values
@@ -58,13 +58,16 @@ struct Trace {
   }
 
   // Writes an event of this thread. `what` of the event behind it is 0, so that the host finds the last event. If only the
-  // last place of the slice is left, counts the event there.
+  // last place of the slice is left, counts the event there. The first event also writes the call there: threads without
+  // events write nothing, and their slices have events of earlier calls.
   MK_DEVICE void write(u32 begin, u32 end, u32 what, u32 index) const {
     TraceEvent* here = event(place);
-    if ((place & last_of_slice()) == last_of_slice()) {
+    const u32 last = last_of_slice(), in_slice = place & last;
+    if (in_slice == last) {
       fetch_add_relaxed_gpu(&here->index, 1);
       return;
     }
+    if (in_slice == 0) store_vec16(reinterpret_cast<u8*>(here + last), {call, 0, 0, 0});
     store_vec16(reinterpret_cast<u8*>(here), {begin, end, what, index});
     store(&here[1].what, 0);
     ++place;

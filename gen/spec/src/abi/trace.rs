@@ -46,7 +46,7 @@ pub struct TraceWarp {
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceEvent {
-    /// The begin in ticks of the SM, modulo 2^32.
+    /// The begin in ticks of the SM, modulo 2^32. In the last place of a slice, the epoch of the call whose events the slice has.
     pub begin: u32,
     /// The end in ticks of the SM, modulo 2^32.
     pub end: u32,
