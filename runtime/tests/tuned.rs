@@ -78,7 +78,7 @@ fn ranks_with_other_choices_are_named() {
     let of_model = of_model.plan().gemm().expect("a GEMM").tile.m;
     let other = if of_model == 64 { 128 } else { 64 };
     for result in prepared(other, 1) {
-        let error = result.err().expect("the ranks differ");
+        let error = result.expect_err("the ranks differ");
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
         let text = error.to_string();
         assert!(

@@ -7,6 +7,8 @@ use crate::device::Device;
 use crate::ops::gemm::maps::load_rows_a;
 
 const SQUARE: Tile = Tile { m: 128, n: 128 };
+/// The fewest rows of products alone for which the rate of square tiles was measured.
+const MIN_ROWS: u64 = 256;
 
 /// The time of one tile's main loop and epilogue, µs, with `active` CTAs at work: tensor cores or L2, whichever is slower. At most
 /// `rows` rows of A, whose elements are `a`, are loaded.
@@ -52,7 +54,7 @@ pub(super) fn tile_of_spec_us(
 ) -> f64 {
     let costs = &device.costs().gemm;
     let (a, GemmShape { m, k, .. }) = (spec.types().a, spec.shape);
-    let is_alone = spec.world() == 1 && !spec.takes_rows() && !has_clusters;
+    let is_alone = spec.world() == 1 && !spec.takes_rows() && !has_clusters && m >= MIN_ROWS;
     let us = tile_us(tile, a, m, k, active, device);
     if !is_alone || a.bytes() != 2 || tile != SQUARE {
         return us;
