@@ -3,7 +3,7 @@
 use super::*;
 use std::fs;
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 19] = [
     "check",
     "plan",
     "render",
@@ -11,6 +11,7 @@ const COMMANDS: [&str; 18] = [
     "run",
     "bench",
     "trace",
+    "tune",
     "launch",
     "fabric-test",
     "bundle",

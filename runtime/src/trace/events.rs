@@ -74,3 +74,22 @@ fn event(bytes: &[u8]) -> TraceEvent {
         index: u32_at(bytes, 12),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mkernel_spec::abi::TraceRoom;
+
+    #[test]
+    fn events_of_an_earlier_call_are_left_out() {
+        let layout = TraceLayout::new(1, 32, TraceRoom::equal(4));
+        let mut bytes = vec![0; layout.bytes as usize];
+        let (count, offset) = layout.slice(3);
+        let size = size_of::<TraceEvent>();
+        let place = |index: u32| offset as usize + index as usize * size;
+        bytes[place(0) + 8] = 1;
+        bytes[place(count - 1)] = 7;
+        let of_call = |call| events(&layout, &bytes, 3, call).events.len();
+        assert_eq!((of_call(7), of_call(8)), (1, 0));
+    }
+}

@@ -10,7 +10,7 @@ use mkernel_spec::plan::RoleKind;
 pub struct Trace {
     /// The rank.
     pub rank: u32,
-    /// The epoch of the call, from 1. The calls of each bucket are counted apart.
+    /// The number of the call among all calls of the operator, from 1.
     pub call: u32,
     /// The begin of the first CTA.
     pub begin_ns: u64,

@@ -21,13 +21,13 @@ constexpr bool kIsTraced = true;
 // The trace of a thread. The context of a call is constant for roles, but not the place of the next event.
 struct Trace {
   const TraceBuffer* buffer = nullptr;
-  u32 call = 0;           // the epoch of the context, with which the compiler shares a register
+  u32 call = 0;           // the number of the call; without buckets the epoch, with which it shares a register
   mutable u32 place = 0;  // the index of this thread's next event in the buffer
 
   // All threads, when no earlier call writes to the buffer any more.
-  MK_DEVICE void begin(const TraceBuffer& of_call, u32 epoch) {
+  MK_DEVICE void begin(const TraceBuffer& of_call, u32 number) {
     buffer = &of_call;
-    call = epoch;
+    call = number;
     const u32 thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
     const bool is_first = lane_index() == 0;
     place = is_first ? thread / kWarp * of_call.first_events
@@ -38,7 +38,7 @@ struct Trace {
     store(&cta->begin_ns, global_time_ns());
     store(&cta->begin_ticks, sm_ticks());
     store(&cta->sm, sm_index());
-    store(&cta->call, epoch);
+    store(&cta->call, number);
   }
 
   // An agent, before its role. A role ends with its phase or with its warp. An event at the end of each role would keep values

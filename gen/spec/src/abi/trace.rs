@@ -28,7 +28,7 @@ pub struct TraceCta {
     pub begin_ticks: u64,
     /// The SM that runs the CTA.
     pub sm: u32,
-    /// The epoch of the call.
+    /// The number of the call among all calls of the operator.
     pub call: u32,
 }
 
@@ -46,7 +46,8 @@ pub struct TraceWarp {
 #[repr(C, align(16))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceEvent {
-    /// The begin in ticks of the SM, modulo 2^32. In the last place of a slice, the epoch of the call whose events the slice has.
+    /// The begin in ticks of the SM, modulo 2^32. In the last place of a slice, the number of the call whose events the slice
+    /// has.
     pub begin: u32,
     /// The end in ticks of the SM, modulo 2^32.
     pub end: u32,
