@@ -48,7 +48,7 @@ fn random(seed: u64) -> Vec<(String, AttentionJob)> {
 
 #[test]
 fn calls_of_random_lengths_over_random_caches_are_right() {
-    all_are_right(&share(random(1), "", (0, 2)), 1);
+    all_are_right(&share(random(1), "", (0, 3)), 1);
 }
 
 /// A long run for changes of attention and of the simulator.

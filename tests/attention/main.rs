@@ -54,7 +54,7 @@ fn random(seed: u64, mut jobs: Vec<(String, AttentionJob)>) -> Vec<(String, Atte
 #[test]
 fn calls_of_random_lengths_are_right() {
     let jobs = [with_rows(2), across(2, 2)].concat();
-    all_are_right(&share(random(1, jobs), "", (0, 2)), 1);
+    all_are_right(&share(random(1, jobs), "", (0, 3)), 1);
 }
 
 /// A long run for changes of attention and of the simulator.

@@ -33,7 +33,7 @@ fn random(seed: u64, world: u32) -> Vec<(String, AttentionJob)> {
 
 #[test]
 fn packed_sequences_of_random_lengths_are_right() {
-    all_are_right(&share(random(1, 2), "", (0, 2)), 1);
+    all_are_right(&share(random(1, 2), "", (0, 3)), 1);
 }
 
 /// A long run for changes of attention and of the simulator.

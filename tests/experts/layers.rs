@@ -34,7 +34,7 @@ fn layers_are_right_in_every_world() {
 /// Sums travel in packets, through the pipeline, or either way depending on the tokens of their rank.
 #[test]
 fn sums_are_right_in_packets_and_through_the_pipeline() {
-    for (world, limit) in share(vec![(1, 0), (1, 5), (2, 5), (4, 0), (4, 5)], "", (0, 2)) {
+    for (world, limit) in share(vec![(1, 0), (1, 5), (2, 5), (4, 0), (4, 5)], "", (0, 3)) {
         let mut layer = Layer::new(world, 12, 3, 12);
         (layer.low_latency_tokens, layer.intermediate) = (Some(limit), 520);
         let counts = [[12, 5, 6, 0], [3, 12, 12, 5], [5, 1, 12, 12]];
@@ -134,7 +134,7 @@ fn tiles_in_slices_are_right() {
         (2, (64, 256), 7, false),
         (4, (128, 128), 4, false),
     ];
-    for (world, tile, splits, swiglu) in share(layers, "", (0, 2)) {
+    for (world, tile, splits, swiglu) in share(layers, "", (0, 3)) {
         let mut layer = Layer::new(world, 4, 2, 40);
         (layer.tile, layer.split_k, layer.swiglu) = (Some(tile), Some(splits), swiglu);
         (layer.hidden, layer.intermediate, layer.sms) = (456, 72, 6);
@@ -156,7 +156,7 @@ fn swiglu_is_right_with_every_tile_and_layout() {
         ((64, 256), false),
         ((64, 256), true),
     ];
-    for (tile, nk) in share(layers, "", (0, 2)) {
+    for (tile, nk) in share(layers, "", (0, 3)) {
         let mut layer = Layer::new(2, 4, 2, 70);
         (layer.tile, layer.nk, layer.swiglu) = (Some(tile), nk, true);
         layer.intermediate = 136;
@@ -211,7 +211,7 @@ fn layers_are_right_after_many_calls() {
         ("large tiles", wide(false)),
         ("SwiGLU", wide(true)),
     ];
-    let layers = share(layers, "", (0, 2)).into_iter();
+    let layers = share(layers, "", (0, 3)).into_iter();
     for ((name, layer), calls) in layers.zip(WRAPPING_CALL_COUNTS.iter().cycle()) {
         let name = format!("{name}, {calls} calls");
         check(&name, &layer.with_call_count(*calls), 1);

@@ -36,7 +36,7 @@ fn slices_and_swiglu_of_e4m3_are_right() {
         (Scales::Block, (128, 256), true, 1),
         (Scales::Tensor, (128, 128), true, 2),
     ];
-    for (scales, tile, swiglu, splits) in share(layers, "", (0, 2)) {
+    for (scales, tile, swiglu, splits) in share(layers, "", (0, 3)) {
         let mut layer = Layer::new(2, 4, 2, 40).scaled(scales);
         (layer.tile, layer.split_k, layer.swiglu) = (Some(tile), Some(splits), swiglu);
         (layer.hidden, layer.intermediate, layer.sms) = (1360, 200, 6);

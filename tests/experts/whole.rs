@@ -42,7 +42,7 @@ fn every_tile_layout_and_type_is_right() {
 /// The layer quantises hidden rows and computes their scales.
 #[test]
 fn whole_layers_of_e4m3_are_right() {
-    for (world, intermediate) in share(vec![(1, 128), (2, 384), (4, 128)], "", (0, 2)) {
+    for (world, intermediate) in share(vec![(1, 128), (2, 384), (4, 128)], "", (0, 3)) {
         let mut layer = whole(world, 8, 3, 24).scaled(Scales::Block);
         (layer.hidden, layer.intermediate) = (464, intermediate);
         layer.tile = None;
@@ -55,7 +55,7 @@ fn whole_layers_of_e4m3_are_right() {
 /// Tiles of the down projection wait for hidden rows. With one SM, the waiting CTA has computed these rows itself.
 #[test]
 fn any_number_of_ctas_is_right() {
-    for sms in share(vec![1, 2, 9], "", (0, 2)) {
+    for sms in share(vec![1, 2, 9], "", (0, 3)) {
         let mut layer = whole(2, 4, 2, 30);
         layer.sms = sms;
         let layer = layer.mixed([&[30, 30], &[0, 0], &[30, 7]]);

@@ -113,7 +113,7 @@ fn jobs() -> Vec<(String, Compared)> {
 
 #[test]
 fn rows_have_equal_bits_in_all_batches() {
-    let mut jobs = share(jobs(), "", (0, 2));
+    let mut jobs = share(jobs(), "", (0, 3));
     jobs.iter_mut().for_each(|(_, job)| job.one_in = ONE_IN);
     all_are_right(&jobs, 1);
 }
@@ -185,7 +185,7 @@ fn few_rows(config: CollectiveConfig, ranks: (u32, u32), sizes: (u64, u64)) -> C
 
 #[test]
 fn rows_of_collectives_have_equal_bits_in_all_batches() {
-    let mut jobs = share(collectives(), "", (0, 2));
+    let mut jobs = share(collectives(), "", (0, 3));
     jobs.iter_mut().for_each(|(_, job)| job.one_in = ONE_IN);
     all_are_right(&jobs, 1);
 }
@@ -228,7 +228,7 @@ fn layers() -> Vec<(String, ComparedTokens)> {
 
 #[test]
 fn tokens_have_equal_bits_in_all_batches() {
-    let mut jobs = share(layers(), "", (0, 2));
+    let mut jobs = share(layers(), "", (0, 3));
     jobs.iter_mut().for_each(|(_, job)| job.one_in = ONE_IN);
     all_are_right(&jobs, 1);
 }

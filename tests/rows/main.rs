@@ -13,7 +13,7 @@ use mkernel_testing::jobs::{
 /// One operator serves calls of any number of rows.
 #[test]
 fn rows_may_change_from_call_to_call() {
-    let one = share(with_rows(1), "", (0, 2));
+    let one = share(with_rows(1), "", (0, 3));
     let jobs = [one, each_in_one(&[2, 4], with_rows)].concat();
     all_are_right_now_or_after_many_calls(&jobs);
 }
@@ -25,7 +25,7 @@ fn rows_may_change_on_eight_ranks() {
     let mut jobs = with_rows(8);
     let kinds = ["pushed by all", "results in rounds", "packets"];
     jobs.retain(|(name, _)| kinds.iter().any(|kind| name.contains(kind)));
-    all_are_right(&share(jobs, "", (0, 2)), 1);
+    all_are_right(&share(jobs, "", (0, 3)), 1);
 }
 
 #[test]
