@@ -53,7 +53,7 @@ const TRACED: [&str; 13] = [
     "all_gather_chunks",
     "all_reduce_two_shots",
     "all_to_all_chunks",
-    "attention_ring",
+    "attention_gathered",
     "broadcast_chunks",
     "combine_eight_ranks",
     "dispatch_decode",
