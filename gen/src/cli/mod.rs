@@ -111,7 +111,7 @@ enum Command {
         after_help = "Example:\n  mkernel-gen bench --op gemm_ar --world 4 --m 1,256,4096 --n 8192 --k 2048 --b-layout nk --out results"
     )]
     Bench(Box<bench::Bench>),
-    /// Show where the time of a kernel goes: which role of which SM waits for what, and for which rank
+    /// Show where the time of a kernel goes: the steps of each role on each SM, and the waits for other roles and ranks
     ///
     /// Runs the kernel on random data, writes the last call as a timeline for ui.perfetto.dev, and prints the busy time and the
     /// waits of each role. The kernel is compiled once more for this, with the option `traced`. Results are not checked.
@@ -121,9 +121,10 @@ enum Command {
     Trace(Box<trace::TraceKernel>),
     /// Measure which choices of the planner are fastest for kernels on the GPUs of this host
     ///
-    /// The cost model ranks combinations of choices, the first of which are timed together on all ranks, as bench times a kernel. Then
-    /// changes of the fastest choices are timed. The fastest kernel is checked as mkernel-gen run does, timed again beside the
-    /// planner's own choice, and kept if it is still faster. Programs use the choices if MKERNEL_TUNED names the file.
+    /// The cost model ranks combinations of choices. The best combinations are timed together on all ranks, as bench times a
+    /// kernel, and then changes of the fastest combination. The fastest kernels are timed again beside the planner's own choice. A
+    /// kernel that is still faster is checked as mkernel-gen run does, and its choices are kept. Programs use the choices if
+    /// MKERNEL_TUNED names the file.
     #[command(
         after_help = "Example:\n  mkernel-gen tune --op gemm_rs --world 4 --m 256,1024 --n 4096 --k 8192 --b-layout nk --out tuned.toml"
     )]

@@ -74,7 +74,7 @@ fn limits(traces: &[Trace]) -> Vec<Vec<i64>> {
             .filter(|of| of.activity == Activity::RaiseFlag);
         for of in flags {
             let flag = (trace.rank, of.peer, of.wait, of.index);
-            // Several threads raise some flags. Such a flag is complete after the last of them.
+            // If several threads raise a flag, it is complete when the last thread has raised it.
             let at = raised.entry(flag).or_default();
             *at = of.begin_ns.max(*at);
         }

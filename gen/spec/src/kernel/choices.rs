@@ -10,9 +10,9 @@ use crate::config::{
 /// A change of a configuration, which fixes one choice or several that belong together.
 type Change<C> = Box<dyn Fn(&mut C)>;
 
-/// The counts of CTAs of which each is measured.
+/// The numbers of communicating CTAs that a search tries.
 const COMM_CTAS: [u32; 6] = [2, 4, 8, 16, 32, 64];
-/// The slices of K of which each is measured.
+/// The numbers of slices of K that a search tries.
 const SPLITS: [u32; 7] = [1, 2, 3, 4, 5, 6, 8];
 
 impl Problem {
@@ -246,7 +246,7 @@ mod tests {
         config
     }
 
-    /// Candidates differ in choices alone, and some of them have other plans than the model's.
+    /// A candidate differs from its kernel in choices alone. Some candidates have plans that the cost model does not choose.
     #[test]
     fn candidates_fix_choices_and_nothing_else() {
         for op in Op::ALL {

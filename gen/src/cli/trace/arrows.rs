@@ -11,7 +11,7 @@ pub type Place = (usize, usize);
 /// The name of a flag: the rank that raises it, the rank that waits, the awaited event and its index.
 type Flag = (u32, u32, Option<Wait>, u32);
 
-/// The raised flags and the waits that they end. A wait for a flag that several threads raise ends with the last of them.
+/// The raised flags, each with the wait that it ends. If several threads raise a flag, the last of these threads ends the wait.
 pub fn arrows(aligned: &Aligned) -> Vec<(Place, Place)> {
     let mut raised: HashMap<Flag, Place> = HashMap::new();
     let span = |(rank, index): Place| -> &Span { &aligned.traces[rank].spans[index] };

@@ -5,7 +5,7 @@ use mkernel_compile::{KernelTemplate, Key};
 use mkernel_spec::plan::Launch;
 use mkernel_spec::{Device, SizedSpec};
 
-/// The longest estimate of a candidate, relative to the shortest estimate. Longer ones were never the fastest.
+/// The longest estimate of a candidate, relative to the shortest estimate. Kernels with longer estimates are not worth a measurement.
 const MOST_ESTIMATE: f64 = 2.0;
 
 /// A kernel with fixed choices.

@@ -34,7 +34,7 @@ const HEADER: &str = "\
 pub struct Tune {
     #[command(flatten)]
     kernels: TimedKernels,
-    /// The file to which kernels are added; kernels that it already has are left out
+    /// The file to which kernels are added, one for each kind of GPU; kernels that it already has are left out
     #[arg(long, value_name = "FILE", default_value = "tuned.toml")]
     out: PathBuf,
     /// Measure again what the file already has, its choices being among the candidates; with --candidates 2, check that they are

@@ -52,7 +52,8 @@ impl TunedLine {
     }
 }
 
-/// The choices that a file has for a kernel. On which GPU they were measured is not compared, since a file is for one host.
+/// The choices that a file has for a kernel. The GPU is not compared, since a file is for GPUs of
+/// one kind.
 pub fn known<'a>(tuned: &'a Tuned, kernel: &Kernel) -> Option<&'a KernelConfig> {
     let config = kernel.spec.config();
     let is_equal = |known: &&KernelConfig| {

@@ -201,7 +201,7 @@ impl Search<'_> {
                 Err(error) => tracing::debug!(%error, id = candidate.plan.id, "not a candidate"),
             }
         }
-        // An error that a candidate has caused on all ranks has left the communicator usable.
+        // A candidate that all ranks have refused leaves the communicator usable. After any other error the search ends here.
         ranks.check()?;
         let mut times = vec![f64::INFINITY; candidates.len()];
         let of_prepared = (self.times)(timing, &operators, rounds)?;
