@@ -38,6 +38,8 @@ pub(crate) struct Cluster {
     /// The number and the colour of each split that led from all ranks of the job to this group; empty if the group has all
     /// ranks of the job.
     pub splits: Vec<u32>,
+    /// The number of times that the communicator was rebuilt.
+    pub generation: u32,
 }
 
 impl Cluster {
@@ -48,11 +50,29 @@ impl Cluster {
             names: Vec::new(),
             job_ranks: (0..world).collect(),
             splits: Vec::new(),
+            generation: 0,
         }
     }
 
     /// Returns the cluster of a group of these ranks, in this order, that split `number` has made for `color`.
     pub fn group(&self, members: &[u32], (number, color): (u32, u32)) -> Self {
+        let splits = [&self.splits[..], &[number, color]].concat();
+        self.of_ranks(members, (splits, self.generation))
+    }
+
+    /// Returns the cluster of these ranks, in this order, which are left of this cluster.
+    pub fn survivors(&self, ranks: &[u32]) -> Self {
+        let generation = self.generation + 1;
+        // No split has this number, so operators of other generations have other names.
+        self.of_ranks(ranks, (vec![u32::MAX, generation], generation))
+    }
+
+    /// Returns whether [`Communicator::split`](crate::Communicator::split) has made this group.
+    pub fn is_split(&self) -> bool {
+        self.splits.len() > 2 * usize::from(self.generation > 0)
+    }
+
+    fn of_ranks(&self, members: &[u32], (splits, generation): (Vec<u32>, u32)) -> Self {
         let of = |rank: &u32| *rank as usize;
         let names = members.iter().filter_map(|rank| self.names.get(of(rank)));
         let job_ranks = members
@@ -62,7 +82,8 @@ impl Cluster {
             hosts: self.hosts.of_group(members),
             names: names.cloned().collect(),
             job_ranks: job_ranks.copied().collect(),
-            splits: [&self.splits[..], &[number, color]].concat(),
+            splits,
+            generation,
         }
     }
 

@@ -27,12 +27,13 @@ use std::time::{Duration, Instant};
 /// One rank of a job: its GPU and its connections to the other ranks.
 ///
 /// A communicator is created by [`Communicator::from_env`], [`Communicator::connect`], [`Communicator::local`] or
-/// [`Communicator::simulated`]. [`split`](Self::split) creates communicators of groups of its ranks.
+/// [`Communicator::simulated`]. [`split`](Self::split) creates communicators of groups of its ranks, and
+/// [`rebuild`](Self::rebuild) creates one of the ranks that are left after a failure.
 /// [`prepare`](Self::prepare), [`alloc`](Self::alloc) and [`barrier`](Self::barrier) are collective: every rank must call
 /// them, in the same order. When a rank fails, or does not make a call before the deadline, all other ranks get an error that names it.
 ///
 /// Drop the communicator before the process ends. A rank that ends without doing so is lost to the other ranks
-/// ([`Error::RankLost`]), whose communicators cannot be used after that. A rank whose thread panics is lost too. When a rank
+/// ([`Error::RankLost`]), whose communicators can only be rebuilt after that. A rank whose thread panics is lost too. When a rank
 /// drops its communicator before it has made all calls that other ranks make, the other ranks get
 /// [`Error::LeftWithoutCall`].
 ///
@@ -340,7 +341,8 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Timeout`], [`Error::RankLost`], [`Error::Aborted`], or the reason why copies could not be made. The
-    /// communicator cannot be used after that: drop it with its operators, on every rank, and create a new one.
+    /// communicator cannot be used after that: [`rebuild`](Self::rebuild) it, or drop it with its operators, on every rank, and
+    /// create a new one.
     /// [`Error::Routing`] is different: it affects only one call, and it is returned once.
     pub fn check(&self) -> Result<(), Error> {
         self.shared.check()

@@ -334,7 +334,8 @@ pub enum Error {
     },
     /// The communicator failed earlier: a wait failed on this rank or on a peer, or `abort` was called.
     #[error(
-        "the communicator cannot be used any more: {}. Drop it and its operators, and create a new one on every rank",
+        "the communicator cannot be used any more: {}. Rebuild it with the ranks that are left, or drop it \
+         and its operators and create a new one on every rank",
         Cause(.cause.as_deref().map(|cause| cause as _))
     )]
     Aborted {

@@ -79,8 +79,8 @@
 //! drops its communicator before making a call that other ranks have begun, these ranks get [`Error::LeftWithoutCall`]. When a
 //! rank does not launch a kernel, the kernels of the other ranks abort their waits, and [`Communicator::synchronize`] returns
 //! [`Error::Timeout`] with the details of the wait, and with the calls that the ranks have begun. After such an error, the
-//! communicator cannot be used any more, but the process and its CUDA context can. Drop the communicator with its operators,
-//! and create a new one.
+//! communicator cannot be used any more, but the process and its CUDA context can. [`Communicator::rebuild`] connects the ranks
+//! that are left. Otherwise drop the communicator with its operators, and create a new one.
 //!
 //! # Features
 //! - `macros` (default): `#[fused_kernel]`.
@@ -130,6 +130,7 @@ mod order;
 mod part;
 mod prepare;
 mod reaper;
+mod rebuild;
 mod rendezvous;
 mod report;
 mod run;

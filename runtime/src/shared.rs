@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     pub default_stream: Arc<CudaStream>,
     /// The simulated job, if the GPU is simulated.
     pub simulated: Option<Arc<SimulatedJob>>,
+    /// The number of findings of the simulator that belong to communicators before this one.
+    earlier_findings: usize,
     timeout_ns: AtomicU64,
     host_timeout_ns: AtomicU64,
     // This field must be dropped before `health`, which the watchdog polls.
@@ -96,11 +98,29 @@ impl Shared {
 
     /// Returns the state of a group to which this rank belongs. `gpu` is a result of [`gpu`](Self::gpu).
     pub fn group(&self, gpu: Gpu, ranks: Collective, cluster: Cluster) -> Self {
+        self.successor(gpu, ranks, cluster, self.health.for_groups())
+    }
+
+    /// Returns the state of a communicator of the ranks that are left of this one. `gpu` is a result of [`gpu`](Self::gpu).
+    pub fn rebuilt(&self, gpu: Gpu, ranks: Collective, cluster: Cluster) -> Self {
+        let simulated = self.simulated.as_ref();
+        Self {
+            earlier_findings: simulated.map_or(0, |host| host.findings().len()),
+            ..self.successor(gpu, ranks, cluster, Ancestors::default())
+        }
+    }
+
+    fn successor(
+        &self,
+        gpu: Gpu,
+        ranks: Collective,
+        cluster: Cluster,
+        ancestors: Ancestors,
+    ) -> Self {
         let timeouts = Timeouts {
             device: self.timeout(),
             host: Some(self.host_timeout()),
         };
-        let ancestors = self.health.for_groups();
         let simulated = self.simulated.clone();
         let group = Self::with_ancestors(gpu, ranks, cluster, &timeouts, (simulated, ancestors));
         *lock(&group.transport) = lock(&self.transport).clone();
@@ -149,6 +169,7 @@ impl Shared {
             shares_gpu: gpu.is_shared,
             default_stream: gpu.default_stream,
             simulated,
+            earlier_findings: 0,
             timeout_ns: ns(timeouts.device).into(),
             host_timeout_ns: ns(host_timeout).into(),
             _watchdog: (world > 1).then(|| Watchdog::start(&health)),
@@ -312,11 +333,24 @@ impl Shared {
         }
     }
 
+    /// Waits until the simulated GPU of this rank has ended its kernels, whose waits were aborted, so that their findings are not
+    /// taken for findings of later kernels.
+    pub fn end_simulated(&self) {
+        if self.simulated.is_some() {
+            // If this fails, the findings of later kernels may be incomplete or have those of earlier kernels.
+            let _ = self
+                .ctx
+                .bind_to_thread()
+                .and_then(|()| self.ctx.synchronize());
+        }
+    }
+
     /// Returns the findings of the simulator so far.
     pub fn findings(&self) -> Vec<Finding> {
-        self.simulated
-            .as_ref()
-            .map_or_else(Vec::new, |host| host.findings())
+        let Some(host) = &self.simulated else {
+            return Vec::new();
+        };
+        host.findings().split_off(self.earlier_findings)
     }
 
     pub fn check(&self) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! The creation of communicators: for a rank of several processes, for GPUs of one process, or on simulated GPUs.
 
-use crate::bootstrap::{Collective, Job, Secret, connect_ranks, local};
+use crate::bootstrap::{Collective, Job, Secret, Stop, local};
 use crate::cluster::{self, Cluster, RankInfo, RankTable};
 use crate::communicator::Communicator;
 use crate::driver::{self, Backend};
@@ -231,7 +231,7 @@ pub(crate) fn join(
     let Some(point) = &launched.rendezvous else {
         return Ok(Collective::new(local::groups(1).remove(0)));
     };
-    let group = connect_ranks(&Job {
+    Collective::connect(&Job {
         rank: launched.rank,
         world: launched.world,
         host: point.host.clone(),
@@ -242,8 +242,8 @@ pub(crate) fn join(
         secret,
         timeout: timeouts.host(false),
         silence: timeouts.host(false).min(timeouts.device),
-    })?;
-    Ok(Collective::new(group))
+        stop: Stop::default(),
+    })
 }
 
 fn open_local(local_rank: usize) -> Result<(Gpu, Option<Arc<SimulatedJob>>), Error> {

@@ -118,8 +118,8 @@ fn deadlocked_calls_of_groups_end_at_the_deadline() {
     });
 }
 
-/// Ends the thread of rank 3 like a panic, which drops all values of the thread.
-fn dies<T>(owned: T) {
+/// Ends like the thread of a rank that panics, which drops all values of the thread.
+pub fn dies<T>(owned: T) {
     let died = catch_unwind(AssertUnwindSafe(move || {
         let _owned = owned;
         resume_unwind(Box::new("this rank dies"));

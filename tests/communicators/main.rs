@@ -3,6 +3,7 @@
 
 mod group_failures;
 mod groups;
+mod rebuild;
 
 use mkernel::{
     Communicator, Error, KernelConfig, Operator, Simulation, Stats,

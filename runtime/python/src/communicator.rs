@@ -167,6 +167,13 @@ impl Communicator {
         Ok(group.map(Self::new))
     }
 
+    /// Creates the communicator of the ranks that are left after a failure, of which there must be at least this number. All ranks
+    /// that are left call this.
+    fn rebuild(&self, py: Python<'_>, at_least: u32) -> PyResult<Self> {
+        let left = self.wait(py, move |communicator| communicator.rebuild(at_least))?;
+        Ok(Self::new(left))
+    }
+
     /// Returns when every rank has called this.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
         self.wait(py, mkernel::Communicator::barrier)

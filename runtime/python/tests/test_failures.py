@@ -47,6 +47,29 @@ def test_a_rank_that_leaves_is_named():
     assert "call 2" in left.awaited, left.awaited
 
 
+def test_the_ranks_that_are_left_go_on():
+    def rank(group):
+        x = torch.full((8,), float(group.rank))
+        assert (mkernel.all_reduce(x) == 6).all()
+        if group.rank in (0, 3):
+            return None
+        with pytest.raises(mkernel.Error) as failure:
+            mkernel.all_reduce(x)
+        assert failure.value.kind == "rank lost"
+        with pytest.raises(mkernel.Error) as failure:
+            group.rebuild(3)
+        assert failure.value.kind == "rendezvous"
+        left = group.rebuild(2)
+        assert (left.name, left.rank, left.world) == ("default", group.rank - 1, 2)
+        assert (mkernel.all_reduce(x) == 3).all()
+        return left
+
+    for left in mkernel.run(rank, 4):
+        if left is not None:
+            with pytest.raises(mkernel.Error, match="there is no group 'default'"):
+                mkernel.all_reduce(torch.ones(8), group=left.name)
+
+
 def test_a_rank_that_does_not_come_is_named():
     def rank(group):
         group.set_timeout(20, host=1)

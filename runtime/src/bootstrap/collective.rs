@@ -1,8 +1,12 @@
 //! [`Collective`]: the steps that all ranks take together.
 
 use super::fds;
-use super::group::{Agreed, Group, agree};
+use super::group::{Agreed, Group, Survivors, agree};
 use super::host_map::HostMap;
+use super::rendezvous::connect_ranks;
+use super::rendezvous::job::Job;
+use super::survivors::{self, Doors};
+use super::tcp::TcpGroup;
 use super::tcp_groups;
 use super::wait::{IsBusy, StepWait, Stop};
 use crate::error::Error;
@@ -14,12 +18,29 @@ use std::time::Duration;
 /// by then.
 pub(crate) struct Collective {
     group: Box<dyn Group>,
+    /// The means to find the ranks that are left after a failure, if ranks are processes. Groups of a split have none.
+    doors: Option<Doors>,
     broken: Option<Arc<Error>>,
     stop: Stop,
     is_busy: Option<IsBusy>,
 }
 
 impl Collective {
+    /// Connects the ranks of a job that are processes.
+    pub fn connect(job: &Job) -> Result<Self, Error> {
+        Self::with_doors(connect_ranks(job)?, job.timeout)
+    }
+
+    /// Lets the ranks, which are processes, exchange the means to find each other after a failure.
+    pub(super) fn with_doors(mut group: TcpGroup, timeout: Duration) -> Result<Self, Error> {
+        let wait = StepWait::new("exchange of addresses", timeout);
+        let doors = survivors::open(&mut group, wait)?;
+        Ok(Self {
+            doors: Some(doors),
+            ..Self::new(group)
+        })
+    }
+
     pub fn new(group: impl Group + 'static) -> Self {
         Self::of(Box::new(group))
     }
@@ -27,6 +48,7 @@ impl Collective {
     fn of(group: Box<dyn Group>) -> Self {
         Self {
             group,
+            doors: None,
             broken: None,
             stop: Stop::default(),
             is_busy: None,
@@ -107,6 +129,34 @@ impl Collective {
             None => group.connect_threads(members, &wait).map(Ok),
         })??;
         Ok(group.map(Self::of))
+    }
+
+    /// Connects the ranks that call this and have not ended. A rank that does not call this within half of the timeout may be left
+    /// out. Returns the connections and the former rank of each rank. Steps that have failed do not matter.
+    ///
+    /// # Errors
+    /// [`Error::RanksMissing`] on all ranks if there are fewer than `at_least`.
+    pub fn connect_survivors(
+        &mut self,
+        at_least: u32,
+        timeout: Duration,
+    ) -> Result<(Self, Vec<u32>), Error> {
+        let wait = self.wait(survivors::STEP, timeout);
+        let (Survivors { group, ranks }, doors) = match &self.doors {
+            Some(doors) => {
+                let (left, doors) =
+                    survivors::connect(self.group.as_ref(), doors, at_least, &wait)?;
+                (left, Some(doors))
+            }
+            None => (self.group.connect_threads_left(at_least, &wait)?, None),
+        };
+        // A rank that comes late finds that nothing listens any more.
+        self.doors = None;
+        let left = Self {
+            doors,
+            ..Self::of(group)
+        };
+        Ok((left, ranks))
     }
 
     /// See [`Group::lost`].

@@ -1,5 +1,6 @@
 //! [`StepFailure`]: the reason why a step cannot be completed, and its report to the other ranks.
 
+use super::wait::STOPPED;
 use super::wire::{Reader, put_string};
 use crate::error::{Error, Peer, ProtocolFault, with_causes};
 use std::time::Duration;
@@ -60,6 +61,12 @@ pub(super) enum ReportedFailure {
 }
 
 impl StepFailure {
+    /// Returns the failure of a step that was aborted on `rank`.
+    pub fn stopped(rank: u32) -> Self {
+        let text = STOPPED.to_owned();
+        Self::Reported { rank, text }
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let (code, ranks, text) = match self {
             Self::Missing { ranks, .. } => (1, ranks.clone(), String::new()),

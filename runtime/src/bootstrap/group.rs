@@ -3,7 +3,7 @@
 use super::host_map::HostMap;
 use super::limits::MAX_CONTRIBUTION_BYTES;
 use super::wait::StepWait;
-use crate::error::{Error, ProtocolFault, with_causes};
+use crate::error::{CallError, Error, ProtocolFault, with_causes};
 use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -42,6 +42,19 @@ pub(crate) trait Group: Send {
         None
     }
 
+    /// Connects the ranks that call this before the timeout as a group of their own. All ranks are threads. Steps that have failed do
+    /// not matter.
+    ///
+    /// # Errors
+    /// [`Error::RanksMissing`] on all ranks if there are fewer than `at_least`.
+    fn connect_threads_left(
+        &mut self,
+        _at_least: u32,
+        _wait: &StepWait,
+    ) -> Result<Survivors, Error> {
+        Err(Error::Call(CallError::NotRebuildable))
+    }
+
     /// Returns a rank that is lost: its connection closed without a `Goodbye` frame, or another rank has reported so.
     /// Does not wait.
     fn lost(&mut self) -> Option<u32>;
@@ -68,6 +81,13 @@ pub(crate) trait Group: Send {
 
 /// The connections of a rank to its group, or `None` if the rank has no group.
 pub(crate) type Connected = Option<Box<dyn Group>>;
+
+/// The ranks that are left of a group.
+pub(crate) struct Survivors {
+    pub group: Box<dyn Group>,
+    /// The rank that each rank of `group` had before.
+    pub ranks: Vec<u32>,
+}
 
 /// The means by which ranks that are processes connect as groups.
 #[derive(Clone)]

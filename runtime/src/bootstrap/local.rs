@@ -1,11 +1,12 @@
 //! [`LocalGroup`]: ranks that are threads of one process.
 
 use super::files::{os, raise_limit};
-use super::group::{Connected, Group};
+use super::group::{Connected, Group, Survivors};
 use super::host_map::HostMap;
 use super::owner::Owner;
 use super::wait::{Ended, STOPPED, StepWait};
-use crate::error::{Error, Peer, ProtocolFault};
+use crate::error::{CallError, Error, Peer, ProtocolFault};
+use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,6 +40,31 @@ struct StepState {
     /// The first rank that has reported the failure of a call.
     failed_call: Option<u32>,
     failed: Option<Error>,
+    rebuild: Rebuild,
+}
+
+/// The ranks that connect again after a failure.
+#[derive(Default)]
+struct Rebuild {
+    /// The ranks that wait for the others.
+    waiting: BTreeSet<u32>,
+    /// The number of attempts that have failed, and the error of the last one.
+    failed: (u32, Option<Error>),
+    /// The ranks that are connected, and their steps.
+    connected: Option<(Vec<u32>, Arc<SharedSteps>)>,
+}
+
+impl Rebuild {
+    /// Connects the ranks that wait, or ends their attempt if there are fewer than `at_least`.
+    fn end(&mut self, missing: Vec<u32>, at_least: u32, wait: &StepWait) {
+        let ranks = std::mem::take(&mut self.waiting);
+        if ranks.len() < at_least as usize {
+            self.failed = (self.failed.0 + 1, Some(wait.error(Ended::Late, missing)));
+        } else {
+            let steps = SharedSteps::new(ranks.len());
+            self.connected = Some((ranks.into_iter().collect(), steps));
+        }
+    }
 }
 
 impl StepState {
@@ -165,6 +191,17 @@ impl LocalGroup {
         }
     }
 
+    /// Returns the connections of this rank to `ranks`, unless it is not one of these ranks.
+    fn survivors(&self, ranks: &[u32], steps: &Arc<SharedSteps>) -> Result<Survivors, Error> {
+        let place = ranks.iter().position(|rank| *rank == self.rank);
+        let place = place.ok_or(Error::Call(CallError::NotRebuildable))?;
+        let group = Self::new(steps.clone(), place as u32, ranks.len() as u32);
+        Ok(Survivors {
+            group: Box::new(group),
+            ranks: ranks.to_vec(),
+        })
+    }
+
     /// Aborts the step because this rank was stopped. The other ranks get an error that names this rank.
     fn stopped(&self, state: MutexGuard<'_, StepState>, step: &'static str) -> Error {
         let failures = vec![(self.rank, STOPPED.to_owned())];
@@ -253,6 +290,50 @@ impl Group for LocalGroup {
         Ok(steps.zip(place).map(|(steps, place)| -> Box<dyn Group> {
             Box::new(Self::new(steps, place as u32, members.len() as u32))
         }))
+    }
+
+    fn connect_threads_left(&mut self, at_least: u32, wait: &StepWait) -> Result<Survivors, Error> {
+        let mut wait = wait.clone();
+        let mut state = self.shared.lock();
+        if state.rebuild.connected.is_some() {
+            return Err(Error::Call(CallError::NotRebuildable));
+        }
+        let failures = state.rebuild.failed.0;
+        state.rebuild.waiting.insert(self.rank);
+        loop {
+            if let Some((ranks, steps)) = &state.rebuild.connected {
+                return self.survivors(ranks, steps);
+            }
+            if let (true, Some(error)) =
+                (state.rebuild.failed.0 != failures, &state.rebuild.failed.1)
+            {
+                return Err(error.clone());
+            }
+            let waiting = &state.rebuild.waiting;
+            let absent = (0..self.world).filter(|rank| !waiting.contains(rank));
+            let (gone, late): (Vec<u32>, Vec<u32>) =
+                absent.partition(|rank| state.left[*rank as usize]);
+            match wait.look(Duration::ZERO) {
+                Some(Ended::Stopped) => {
+                    state.rebuild.waiting.remove(&self.rank);
+                    return Err(Error::Aborted { cause: None });
+                }
+                None if !late.is_empty() => {}
+                _ => {
+                    let missing = [gone, late].concat();
+                    state.rebuild.end(missing, at_least, &wait);
+                    self.shared.changed.notify_all();
+                    continue;
+                }
+            }
+            wait.warn(self.rank, &late);
+            state = self
+                .shared
+                .changed
+                .wait_timeout(state, LOOK)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
     }
 
     fn lost(&mut self) -> Option<u32> {

@@ -16,6 +16,7 @@ mod owner;
 mod rendezvous;
 pub(crate) mod socket_pairs;
 mod step_frames;
+mod survivors;
 mod tcp;
 mod tcp_groups;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub(crate) use failure::printable;
 pub(crate) use host_map::HostMap;
 pub use limits::MAX_CONTRIBUTION_BYTES;
 pub(crate) use owner::Owner;
+#[cfg(test)]
 pub(crate) use rendezvous::connect_ranks;
 pub(crate) use rendezvous::handshake::MAX_NAME_BYTES;
 pub(crate) use rendezvous::job::Job;

@@ -7,7 +7,7 @@ use super::host_map::HostMap;
 use super::limits::POLL;
 use super::owner::Owner;
 use super::step_frames::{announce, contribution_in, contributions_in, reported_by, send_to_all};
-use super::wait::{Ended, STOPPED, StepWait};
+use super::wait::{Ended, StepWait};
 use super::wire::{Connection, ConnectionError, Frame, FrameKind, Nonce, put_string};
 use crate::error::{Error, Peer, ProtocolFault};
 use std::collections::BTreeSet;
@@ -203,7 +203,7 @@ impl TcpGroup {
             wait.warn(self.rank, &missing);
             match wait.look(Duration::ZERO) {
                 None => {}
-                Some(Ended::Stopped) => return Err(self.stopped()),
+                Some(Ended::Stopped) => return Err(StepFailure::stopped(self.rank)),
                 Some(Ended::Late) => {
                     let (ranks, refused) = (missing, Vec::new());
                     return Err(StepFailure::Missing { ranks, refused });
@@ -223,14 +223,6 @@ impl TcpGroup {
                 .map_err(|_| StepFailure::Left { rank: rank_of(i) })?;
         }
         Ok(all)
-    }
-
-    /// Returns the failure of a step that was aborted on this rank.
-    fn stopped(&self) -> StepFailure {
-        StepFailure::Reported {
-            rank: self.rank,
-            text: STOPPED.to_owned(),
-        }
     }
 
     /// Reports a failure: rank 0 to all other ranks, any other rank to rank 0. So no rank waits until its own deadline.
@@ -267,7 +259,7 @@ impl TcpGroup {
             match wait.look(GRACE) {
                 None => {}
                 Some(Ended::Stopped) => {
-                    self.announce(&self.stopped());
+                    self.announce(&StepFailure::stopped(self.rank));
                     return Err(Error::Aborted { cause: None });
                 }
                 Some(Ended::Late) => {

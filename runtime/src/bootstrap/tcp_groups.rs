@@ -10,23 +10,33 @@ use super::rendezvous::client::join;
 use super::rendezvous::job::Job;
 use super::rendezvous::secret::Secret;
 use super::rendezvous::server::accept_ranks;
-use super::wait::StepWait;
+use super::wait::{StepWait, Stop};
 use super::wire::{Reader, put_string};
 use crate::error::{Error, Peer, ProtocolFault};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::time::Duration;
 
-/// The means by which the other ranks of a group connect to the group's first rank.
-struct Door {
+/// The means by which other ranks connect to a rank that listens.
+pub(super) struct Door {
     /// An address of the rank's host.
-    address: IpAddr,
-    /// The port at which the rank listens, if it is the first rank of its group.
-    port: u16,
-    key: [u8; 16],
+    pub address: IpAddr,
+    /// The port at which the rank listens, or 0 if it does not listen.
+    pub port: u16,
+    pub key: [u8; 16],
 }
 
 impl Door {
-    fn to_bytes(&self) -> Vec<u8> {
+    pub fn new(address: IpAddr, listener: Option<&TcpListener>) -> Result<Self, Error> {
+        let port =
+            |listener: &TcpListener| listener.local_addr().map_or(0, |address| address.port());
+        Ok(Self {
+            address,
+            port: listener.map_or(0, port),
+            key: random_bytes()?,
+        })
+    }
+
+    pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         bytes.extend_from_slice(&u32::from(self.port).to_le_bytes());
         bytes.extend_from_slice(&self.key);
@@ -65,7 +75,13 @@ pub(super) fn connect(
     };
     let connected = read(&doors, wait.step).and_then(|doors| {
         let (own, hosts) = ((parent.rank(), members), parent.host_map());
-        connect_members(own, hosts, network, (listener, &doors), wait.timeout)
+        connect_members(
+            own,
+            hosts,
+            network,
+            (listener, &doors),
+            (wait.timeout, &wait.stop),
+        )
     });
     // No rank uses its group before all groups are connected.
     let connected = connected.map(|group| (group, Vec::new()));
@@ -81,28 +97,25 @@ fn open(
 ) -> Result<(Door, Option<TcpListener>), Error> {
     let is_first = members.len() > 1 && members[0] == parent.rank();
     let is_on_one_host = parent.host_map().of_group(members).count() == 1;
-    let listener = is_first.then(|| listen(is_on_one_host)).transpose();
-    let listener = listener.map_err(os("listening for the ranks of a group"))?;
-    let port = |listener: &TcpListener| listener.local_addr().map_or(0, |address| address.port());
-    let door = Door {
-        address: network.address,
-        port: listener.as_ref().map_or(0, port),
-        key: random_bytes()?,
-    };
-    Ok((door, listener))
+    let listener = is_first.then(|| listen(is_on_one_host)).transpose()?;
+    Ok((Door::new(network.address, listener.as_ref())?, listener))
 }
 
-fn listen(is_on_one_host: bool) -> std::io::Result<TcpListener> {
-    let listener = match is_on_one_host {
-        true => TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
-        false => TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
-            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))?,
+/// Listens for ranks of this host, or of all hosts.
+pub(super) fn listen(is_on_one_host: bool) -> Result<TcpListener, Error> {
+    let bind = || {
+        let listener = match is_on_one_host {
+            true => TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
+            false => TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))
+                .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)))?,
+        };
+        listener.set_nonblocking(true)?;
+        Ok(listener)
     };
-    listener.set_nonblocking(true)?;
-    Ok(listener)
+    bind().map_err(os("listening for other ranks"))
 }
 
-fn read(doors: &[Vec<u8>], step: &'static str) -> Result<Vec<Door>, Error> {
+pub(super) fn read(doors: &[Vec<u8>], step: &'static str) -> Result<Vec<Door>, Error> {
     let read = |(rank, bytes): (u32, &Vec<u8>)| {
         Door::read(bytes).map_err(|source| Error::Protocol {
             peer: Peer::Rank(rank),
@@ -119,7 +132,7 @@ fn connect_members(
     hosts: &HostMap,
     network: &Network,
     (listener, doors): (Option<TcpListener>, &[Door]),
-    timeout: Duration,
+    (timeout, stop): (Duration, &Stop),
 ) -> Result<Connected, Error> {
     let place = members.iter().position(|member| *member == rank);
     let Some((place, first)) = place.zip(members.first()) else {
@@ -142,6 +155,7 @@ fn connect_members(
         // All members have entered the step, and the other groups wait for this group no longer than the step lasts.
         timeout: timeout / 2,
         silence: network.silence,
+        stop: stop.clone(),
     };
     let group = match listener {
         Some(listener) => accept_ranks(&job, &listener),
@@ -164,7 +178,7 @@ fn in_parent(mut error: Error, members: &[u32]) -> Error {
 
 /// Returns the address at which the members connect to their first rank. Ranks of its host may have met rank 0 on the loopback
 /// interface, so the address comes from any rank of the host.
-fn address_of(members: &[u32], hosts: &HostMap, doors: &[Door]) -> IpAddr {
+pub(super) fn address_of(members: &[u32], hosts: &HostMap, doors: &[Door]) -> IpAddr {
     let of_host = hosts.local_ranks(members[0]).into_iter();
     let mut addresses = of_host.map(|rank| doors[rank as usize].address);
     let outward = addresses.find(|address| !address.is_loopback());

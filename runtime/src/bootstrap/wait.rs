@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Ends the waits of a rank for other ranks, from any thread: the running wait, and later waits of one call of the program.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Stop {
     /// The number of calls of `set`.
     count: Arc<AtomicU64>,

@@ -20,7 +20,7 @@ pub(super) fn root_bytes(world: u32) -> usize {
 /// A random number that rank 0 creates for each job. Frames with another number are refused.
 pub(super) type Nonce = [u8; 16];
 
-pub(super) const VERSION: u16 = 3;
+pub(super) const VERSION: u16 = 4;
 /// The longest payload of a process that has not proved yet that it is a rank.
 pub(super) const UNVERIFIED_BYTES: usize = 1 << 10;
 /// The longest payload of a rank: its contribution and the name of the step.

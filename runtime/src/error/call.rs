@@ -25,6 +25,14 @@ pub enum CallError {
         /// The GPU of the communicator.
         expected: usize,
     },
+    /// [`Communicator::rebuild`](crate::Communicator::rebuild) was called for a group, for a communicator that the other ranks
+    /// have rebuilt without this rank, or for a communicator that was rebuilt before.
+    #[error(
+        "the communicator cannot be rebuilt: it is a group of Communicator::split, or was rebuilt before. Rebuild the \
+         communicator that was split, or the last result of Communicator::rebuild. A rank that the others went on without \
+         can only start again"
+    )]
+    NotRebuildable,
     /// The stream is being captured, and the operands could be freed before a replay of the graph.
     #[error(
         "the stream is being captured, and nothing keeps the operands alive for replays of the graph. Use the unsafe \

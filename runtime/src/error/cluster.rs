@@ -78,6 +78,16 @@ pub enum ClusterError {
         /// The ranks of each host in the order of the group, as numbered in the communicator that was split.
         hosts: Vec<Vec<u32>>,
     },
+    /// [`Communicator::rebuild`](crate::Communicator::rebuild) requires more ranks than there are.
+    #[error(
+        "at least {at_least} ranks were required, but the communicator has {world}. Require {world} or fewer"
+    )]
+    AtLeast {
+        /// The number of ranks that was required.
+        at_least: u32,
+        /// The number of ranks of the communicator.
+        world: u32,
+    },
     /// The kernel is declared for another number of ranks.
     #[error(
         "the kernel is declared for {declared} ranks, but the communicator has {world}. {} {declared} ranks",

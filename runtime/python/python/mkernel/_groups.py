@@ -124,6 +124,30 @@ class Group:
         self._parts.append(part)
         return part
 
+    def rebuild(self, at_least: int) -> Group:
+        """Connect the ranks that are left after a failure, in the same processes. All ranks that are left call this.
+
+        This group is closed, and the new group takes its names, so operators of ``torch.ops.mkernel`` find the new one. Tensors stay,
+        except symmetric ones.
+
+        Args:
+            at_least: The least number of ranks that must be left. More than half of the ranks exclude that two parts of a job that
+                cannot reach each other go on as two groups.
+
+        Returns:
+            The group of the ranks that are left, in their order. Call :meth:`split` if their number is not 1, 2, 4 or 8.
+
+        Raises:
+            Error: Of kind ``"rendezvous"`` if fewer ranks are left. This group can be rebuilt again then.
+        """
+        native = self._native.rebuild(at_least)
+        to_thread = is_of_thread(self)
+        self.close()
+        left = bind(Group(native, self._names), to_thread=to_thread)
+        # Closing this group again closes the new one.
+        self._parts.append(left)
+        return left
+
     def barrier(self) -> None:
         """Return when every rank has called this. Work of GPUs is not waited for."""
         self._native.barrier()
@@ -136,8 +160,8 @@ class Group:
         """Wait for the work of a stream, by default the current one of torch, and raise the error of a call.
 
         Raises:
-            Error: Of kind ``"timeout"`` or ``"rank lost"`` if a rank is missing. The group cannot be used after that: close it,
-                and create a new one on every rank.
+            Error: Of kind ``"timeout"`` or ``"rank lost"`` if a rank is missing. The group cannot be used after that:
+                :meth:`rebuild` it, or close it and create a new one on every rank.
         """
         self._native.synchronize(self.stream() if stream is None else stream.cuda_stream)
 

@@ -7,9 +7,10 @@
 //!                                         ◀── Challenge  random number, whether this job has a secret
 //! Proof      HMAC of both messages        ──▶
 //!            (all ranks have connected)
-//!                                         ◀── Welcome    the job's nonce and hosts, HMAC of all of this
+//!                                         ◀── Welcome    the job's nonce, the ranks that are connected,
+//!                                                         and their hosts, HMAC of all of this
 //! ```
-//! Without a secret, proofs are empty.
+//! Without a secret, proofs are empty. When a job is rebuilt, its lowest rank that is left takes the part of rank 0.
 
 use super::job::Job;
 use super::secret::{PROOF_BYTES, Side};
@@ -61,7 +62,7 @@ impl Hello {
         }
     }
 
-    /// Checks the first message of a connection against rank 0's own message.
+    /// Checks the first message of a connection against the own message of the rank that accepts.
     pub fn check(frame: &Frame, own: &Self) -> Result<Self, ProtocolFault> {
         if frame.kind != FrameKind::Hello {
             return Err(ProtocolFault::Malformed);
@@ -84,7 +85,7 @@ impl Hello {
                 expected,
             });
         }
-        if rank == 0 || rank >= world {
+        if rank <= own.rank || rank >= world {
             return Err(ProtocolFault::Rank { rank, world });
         }
         Ok(Self {
@@ -170,9 +171,8 @@ impl Transcript {
     }
 
     /// Returns the last message of rank 0. Its proof covers the payload.
-    pub fn welcome(&self, job: &Job, nonce: Nonce, host_map: &HostMap) -> Frame {
-        let mut payload = Vec::new();
-        host_map.encode(&mut payload);
+    pub fn welcome(&self, job: &Job, nonce: Nonce, admitted: &Admitted) -> Frame {
+        let mut payload = admitted.to_bytes();
         if let Some(secret) = &job.secret {
             let messages = [&self.messages[..], &nonce, &payload].concat();
             payload.extend_from_slice(&secret.prove(Side::Server, &messages));
@@ -184,7 +184,7 @@ impl Transcript {
         }
     }
 
-    pub fn check_welcome(&self, frame: &Frame, job: &Job) -> Result<HostMap, ProtocolFault> {
+    pub fn check_welcome(&self, frame: &Frame, job: &Job) -> Result<Admitted, ProtocolFault> {
         let mut payload = frame.payload.as_slice();
         if let Some(secret) = &job.secret {
             let end = payload.len().checked_sub(PROOF_BYTES);
@@ -195,9 +195,50 @@ impl Transcript {
             }
             payload = body;
         }
-        let mut reader = Reader(payload);
-        let host_map = HostMap::decode(&mut reader, job.world)?;
+        Admitted::read(payload, job)
+    }
+}
+
+/// The ranks that a rendezvous has connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Admitted {
+    /// The ranks in the job, in ascending order. The first rank has accepted the others.
+    pub ranks: Vec<u32>,
+    /// The hosts of `ranks`.
+    pub hosts: HostMap,
+}
+
+impl Admitted {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = (self.ranks.len() as u32).to_le_bytes().to_vec();
+        bytes.extend(self.ranks.iter().flat_map(|rank| rank.to_le_bytes()));
+        self.hosts.encode(&mut bytes);
+        bytes
+    }
+
+    /// Reads the ranks. This rank must be among them.
+    fn read(bytes: &[u8], job: &Job) -> Result<Self, ProtocolFault> {
+        let mut reader = Reader(bytes);
+        let count = reader.u32()?;
+        if count > job.world {
+            return Err(ProtocolFault::Malformed);
+        }
+        let ranks = (0..count)
+            .map(|_| reader.u32())
+            .collect::<Result<Vec<_>, _>>()?;
+        let hosts = HostMap::decode(&mut reader, count)?;
         reader.end()?;
-        Ok(host_map)
+        let ascend = ranks.is_sorted_by(|a, b| a < b);
+        let are_of_job = ranks.last().is_some_and(|last| *last < job.world);
+        match ascend && are_of_job && ranks.contains(&job.rank) {
+            true => Ok(Self { ranks, hosts }),
+            false => Err(ProtocolFault::Malformed),
+        }
+    }
+
+    /// Returns the place of a rank of the job among these ranks.
+    pub fn place_of(&self, rank: u32) -> u32 {
+        let lower = self.ranks.iter().take_while(|other| **other < rank);
+        lower.count() as u32
     }
 }

@@ -2,6 +2,7 @@
 
 use super::secret::Secret;
 use crate::bootstrap::group::Network;
+use crate::bootstrap::wait::Stop;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub(crate) struct Job {
     pub timeout: Duration,
     /// The time within which the loss of a host must be detected.
     pub silence: Duration,
+    /// Ends the waits of this rank.
+    pub stop: Stop,
 }
 
 impl Job {

@@ -1,10 +1,10 @@
 //! Rank 0's side of the rendezvous: it listens until all ranks have completed the handshake, then sends each rank a `Welcome`
-//! frame.
+//! frame. When a job is rebuilt, its lowest rank that is left takes this side.
 //!
 //! Any program can connect. A connection uses a bounded amount of memory for a bounded time, and no connection waits
 //! for another.
 
-use super::handshake::{Challenge, Hello, Transcript};
+use super::handshake::{Admitted, Challenge, Hello, Transcript};
 use super::job::{HANDSHAKE_TIMEOUT, Job, STEP};
 use super::pending::{MOST, PendingConnection, PendingConnections};
 use super::refusals::Refusals;
@@ -17,31 +17,77 @@ use crate::bootstrap::step_frames::announce;
 use crate::bootstrap::tcp::TcpGroup;
 use crate::bootstrap::wire::{Connection, ConnectionError, Frame, FrameKind, Nonce, RANK_BYTES};
 use crate::error::{Error, ProtocolFault};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 /// Waits until all ranks are connected.
 pub(crate) fn accept_ranks(job: &Job, listener: &TcpListener) -> Result<TcpGroup, Error> {
     let deadline = Instant::now() + job.timeout;
-    let mut server = Server {
-        job,
-        own: Hello::new(job)?,
-        pending: PendingConnections::default(),
-        refusals: Refusals::default(),
-        admitted: (1..job.world).map(|_| None).collect(),
-    };
+    let mut server = Server::new(job)?;
     while !server.missing().is_empty() {
         if Instant::now() >= deadline {
-            let (ranks, refused) = (server.missing(), server.refusals.texts());
-            return Err(server.abort(StepFailure::Missing { ranks, refused }));
+            return Err(server.abort_without(server.missing()));
         }
-        if let Err(error) = server.accept(listener) {
-            return Err(server.abort(StepFailure::Own { rank: 0, error }));
-        }
-        server.poll();
-        std::thread::sleep(POLL);
+        server.look(listener)?;
     }
-    server.welcome(deadline + HANDSHAKE_TIMEOUT)
+    server
+        .welcome(deadline + HANDSHAKE_TIMEOUT)
+        .map(|(group, _)| group)
+}
+
+/// The interval between two checks for a rank that has ended. The missing ranks are checked in turns.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Waits until all higher ranks of a job are connected, except for ranks that have ended according to `has_ended`. After the
+/// job's timeout, goes on without the ranks that are missing. Returns the ranks that are connected.
+///
+/// # Errors
+/// [`Error::RanksMissing`] on all connected ranks if there are fewer than `at_least`, including this rank.
+pub(crate) fn accept_survivors(
+    job: &Job,
+    listener: &TcpListener,
+    at_least: u32,
+    mut has_ended: impl FnMut(u32) -> bool,
+) -> Result<(TcpGroup, Vec<u32>), Error> {
+    let deadline = Instant::now() + job.timeout;
+    let mut server = Server::new(job)?;
+    let (mut last, mut checked) = (job.rank, Instant::now());
+    loop {
+        server.look(listener)?;
+        let missing = server.missing();
+        let next = missing.iter().find(|rank| **rank > last);
+        let Some(&rank) = next.or(missing.first()) else {
+            break;
+        };
+        if Instant::now() >= deadline {
+            break;
+        }
+        if job.stop.is_set() {
+            return Err(server.stopped());
+        }
+        if checked.elapsed() >= CHECK_INTERVAL {
+            if has_ended(rank) {
+                server.expected.remove(&rank);
+            }
+            (last, checked) = (rank, Instant::now());
+        }
+    }
+    let others = (0..job.world).filter(|rank| *rank != job.rank);
+    let missing: Vec<u32> = others
+        .filter(|rank| !server.admitted.contains_key(rank))
+        .collect();
+    if (server.admitted.len() as u32) + 1 < at_least {
+        return Err(server.abort_without(missing));
+    }
+    if !missing.is_empty() {
+        tracing::warn!(
+            rank = job.rank,
+            ?missing,
+            "the job is rebuilt without ranks"
+        );
+    }
+    server.welcome(Instant::now() + HANDSHAKE_TIMEOUT)
 }
 
 /// A rank that has completed the handshake.
@@ -56,17 +102,39 @@ struct Server<'a> {
     own: Hello,
     pending: PendingConnections,
     refusals: Refusals,
-    /// The admitted ranks, by rank, from rank 1 on.
-    admitted: Vec<Option<AdmittedRank>>,
+    /// The ranks that must be admitted.
+    expected: BTreeSet<u32>,
+    admitted: BTreeMap<u32, AdmittedRank>,
 }
 
-impl Server<'_> {
+impl<'a> Server<'a> {
+    /// Returns a server that expects all ranks above its own.
+    fn new(job: &'a Job) -> Result<Self, Error> {
+        Ok(Self {
+            job,
+            own: Hello::new(job)?,
+            pending: PendingConnections::default(),
+            refusals: Refusals::default(),
+            expected: (job.rank + 1..job.world).collect(),
+            admitted: BTreeMap::new(),
+        })
+    }
+
     fn missing(&self) -> Vec<u32> {
-        let admitted = (1..).zip(&self.admitted);
-        admitted
-            .filter(|(_, rank_connection)| rank_connection.is_none())
-            .map(|(rank, _)| rank)
-            .collect()
+        let expected = self.expected.iter();
+        let missing = expected.filter(|rank| !self.admitted.contains_key(rank));
+        missing.copied().collect()
+    }
+
+    /// Accepts and reads all connections once, and pauses.
+    fn look(&mut self, listener: &TcpListener) -> Result<(), Error> {
+        if let Err(error) = self.accept(listener) {
+            let rank = self.job.rank;
+            return Err(self.abort(StepFailure::Own { rank, error }));
+        }
+        self.poll();
+        std::thread::sleep(POLL);
+        Ok(())
     }
 
     fn accept(&mut self, listener: &TcpListener) -> Result<(), Error> {
@@ -100,19 +168,17 @@ impl Server<'_> {
         for connection in self.pending.take() {
             self.process(connection);
         }
-        for (rank, slot) in (1..).zip(&mut self.admitted) {
-            let Some(rank_connection) = slot else {
-                continue;
-            };
+        self.admitted.retain(|rank, admitted| {
             // An admitted rank sends nothing before the `Welcome` frame.
-            if !matches!(rank_connection.link.poll(), Ok(None)) {
+            let is_connected = matches!(admitted.link.poll(), Ok(None));
+            if !is_connected {
                 tracing::warn!(
                     rank,
                     "a rank disconnected before all ranks were connected; it may connect again"
                 );
-                *slot = None;
             }
-        }
+            is_connected
+        });
     }
 
     fn process(&mut self, mut connection: PendingConnection) {
@@ -187,65 +253,70 @@ impl Server<'_> {
             return Err((link, from, fault));
         }
         let rank = hello.rank;
-        // The check of the first message ensures a rank from 1 to the last one.
-        let slot = &mut self.admitted[rank as usize - 1];
-        if slot.is_some() {
+        // The check of the first message ensures a rank above the own rank.
+        if self.admitted.contains_key(&rank) {
             return Err((link, from, ProtocolFault::DuplicateRank { rank }));
         }
-        *slot = Some(AdmittedRank {
+        let admitted = AdmittedRank {
             link,
             host: hello.host,
             transcript,
-        });
+        };
+        self.admitted.insert(rank, admitted);
         Ok(())
     }
 
-    fn welcome(mut self, deadline: Instant) -> Result<TcpGroup, Error> {
+    /// Sends each admitted rank a `Welcome` frame. Returns the group, and its ranks in the job.
+    fn welcome(mut self, deadline: Instant) -> Result<(TcpGroup, Vec<u32>), Error> {
         let nonce = random_bytes()?;
-        let hosts: Vec<&[u8]> = std::iter::once(&self.own.host)
-            .chain(
-                self.admitted
-                    .iter()
-                    .flatten()
-                    .map(|rank_connection| &rank_connection.host),
-            )
-            .map(Vec::as_slice)
-            .collect();
-        let host_map = HostMap::from_hosts(&hosts);
+        let others = self.admitted.values().map(|admitted| &admitted.host[..]);
+        let hosts: Vec<&[u8]> = [&self.own.host[..]].into_iter().chain(others).collect();
+        let welcomed = Admitted {
+            ranks: [self.job.rank]
+                .into_iter()
+                .chain(self.admitted.keys().copied())
+                .collect(),
+            hosts: HostMap::from_hosts(&hosts),
+        };
         let mut left = None;
-        for (rank, rank_connection) in (1..).zip(self.admitted.iter_mut().flatten()) {
-            let welcome = rank_connection
-                .transcript
-                .welcome(self.job, nonce, &host_map);
-            if rank_connection.link.send(&welcome, deadline).is_err() {
-                left.get_or_insert(rank);
+        for (rank, admitted) in &mut self.admitted {
+            let welcome = admitted.transcript.welcome(self.job, nonce, &welcomed);
+            if admitted.link.send(&welcome, deadline).is_err() {
+                left.get_or_insert(*rank);
             }
         }
         if let Some(rank) = left {
             return Err(self.abort(StepFailure::Left { rank }));
         }
-        let links: Vec<_> = self
-            .admitted
-            .into_iter()
-            .flatten()
-            .map(|mut rank_connection| {
-                rank_connection.link.allow(RANK_BYTES);
-                rank_connection.link
-            })
-            .collect();
+        let links = self.admitted.into_values().map(|mut admitted| {
+            admitted.link.allow(RANK_BYTES);
+            admitted.link
+        });
+        let links: Vec<_> = links.collect();
         let addresses = links.iter().filter_map(Connection::own_address);
         let network = self.job.network(addresses, &nonce);
-        let place = (self.job.rank, host_map);
-        Ok(TcpGroup::new(place, nonce, links, network))
+        let group = TcpGroup::new((0, welcomed.hosts), nonce, links, network);
+        Ok((group, welcomed.ranks))
+    }
+
+    /// Reports to all admitted ranks that `ranks` are missing.
+    fn abort_without(&mut self, ranks: Vec<u32>) -> Error {
+        let refused = self.refusals.texts();
+        self.abort(StepFailure::Missing { ranks, refused })
+    }
+
+    /// Reports to all admitted ranks that this rank was stopped.
+    fn stopped(&mut self) -> Error {
+        self.abort(StepFailure::stopped(self.job.rank));
+        Error::Aborted { cause: None }
     }
 
     /// Reports a failure to all admitted ranks.
     fn abort(&mut self, failure: StepFailure) -> Error {
         let links = self
             .admitted
-            .iter_mut()
-            .flatten()
-            .map(|rank_connection| &mut rank_connection.link);
+            .values_mut()
+            .map(|admitted| &mut admitted.link);
         announce(&failure, Nonce::default(), links);
         failure.into_error(STEP, self.job.timeout)
     }

@@ -120,7 +120,7 @@ fn a_process_that_dies_ends_its_group_and_the_groups_without_it() {
         )
     };
     let without = format!(
-        "the communicator cannot be used any more: an earlier failure on this rank ({}). Drop it and its operators, and create a new one on every rank",
+        "the communicator cannot be used any more: an earlier failure on this rank ({}). Rebuild it with the ranks that are left, or drop it and its operators and create a new one on every rank",
         lost(3)
     );
     for ((rank, child), group) in (0..).zip(children).zip([&without, &without, &lost(0)]) {

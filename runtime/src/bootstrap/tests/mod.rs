@@ -10,6 +10,7 @@ mod secrets;
 mod silence;
 mod steps;
 mod strangers;
+mod survivors;
 
 use super::rendezvous::server::accept_ranks;
 use super::*;
@@ -36,6 +37,7 @@ fn job(rank: u32, world: u32, port: u16) -> Job {
         secret: None,
         timeout: TIMEOUT,
         silence: TIMEOUT,
+        stop: Stop::default(),
     }
 }
 

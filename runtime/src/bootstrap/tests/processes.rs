@@ -31,6 +31,12 @@ fn child() {
     if std::env::var_os("TEST_GROUP").is_some() {
         return println!("read {}", super::groups::rank_with_a_group(ranks));
     }
+    if std::env::var_os("TEST_SURVIVE").is_some() {
+        return println!("read {}", super::survivors::rank_that_rebuilds(ranks));
+    }
+    if std::env::var_os("TEST_LIVE").is_some() {
+        return println!("read {}", super::survivors::rank_that_lives(ranks));
+    }
     if std::env::var_os("TEST_FORK").is_some() {
         return println!("read {}", super::forks::rank_that_forks(ranks));
     }
@@ -359,10 +365,9 @@ fn a_loss_that_one_rank_reports_is_known_to_all() {
 
 #[test]
 fn a_process_that_dies_is_named_at_once() {
-    let (listener, port) = listener();
+    let port = free_port();
     let mut child = start_child(1, 2, port, &[("TEST_DIE", "1")]);
-    let mut ranks =
-        Collective::new(accept_ranks(&job(0, 2, port), &listener).expect("the ranks connect"));
+    let mut ranks = Collective::connect(&job(0, 2, port)).expect("the ranks connect");
     ranks.barrier("before", TIMEOUT).expect("all ranks come");
     let started = Instant::now();
     let error = ranks.barrier("after", TIMEOUT).expect_err("rank 1 is dead");
