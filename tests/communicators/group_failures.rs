@@ -5,7 +5,7 @@ use crate::{alone, on_ranks};
 use mkernel::cudarc::driver::CudaStream;
 use mkernel::half::bf16;
 use mkernel::{Communicator, Error, fused_kernel};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use mkernel_testing::survival::dies;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -116,15 +116,6 @@ fn deadlocked_calls_of_groups_end_at_the_deadline() {
         assert_eq!(ranks.findings(), []);
         ranks.barrier().expect("all ranks");
     });
-}
-
-/// Ends like the thread of a rank that panics, which drops all values of the thread.
-pub fn dies<T>(owned: T) {
-    let died = catch_unwind(AssertUnwindSafe(move || {
-        let _owned = owned;
-        resume_unwind(Box::new("this rank dies"));
-    }));
-    assert!(died.is_err());
 }
 
 /// Calls an operator of a group until a call fails.

@@ -30,6 +30,7 @@ mod overlap;
 mod prepare;
 mod processes;
 mod ranks;
+mod rebuild;
 mod rows;
 mod simulator;
 mod symmetric;

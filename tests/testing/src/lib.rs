@@ -25,6 +25,7 @@ pub mod lab;
 pub mod mutants;
 pub mod options;
 pub mod ranks;
+pub mod survival;
 pub mod unfused;
 
 pub use mkernel_measure::{blocks, cublas, cublas_lt, graph};
