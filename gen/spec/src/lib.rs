@@ -79,7 +79,7 @@ pub mod plan {
     };
     pub use crate::ops::gemm::{
         Chunks, Cluster, CommSmem, CoreLayout, GemmPlan, GemmSmem, GemmTypes, GemmWorkspace,
-        Reduction, SCALE_BLOCK, SLOT_BYTES, Split, TileOrder,
+        PlacedTile, Reduction, SCALE_BLOCK, SLOT_BYTES, ShardChunk, Split, TileOrder,
     };
     pub use crate::parts::{Agent, AgentKind, faults};
     pub use crate::parts::{BodyPlan, Copies, Launch, Workspace};

@@ -20,6 +20,7 @@ mod input;
 mod launch;
 mod machine;
 mod output;
+mod palette;
 mod parallel;
 mod plan;
 mod progress;

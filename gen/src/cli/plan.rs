@@ -5,6 +5,7 @@ mod collective;
 mod combine;
 mod description;
 mod dispatch;
+mod drawing;
 mod gemm;
 mod scaling;
 
@@ -21,6 +22,7 @@ pub use scaling::Scaled;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 /// A plan as a JSON object.
 #[derive(Serialize, JsonSchema)]
@@ -96,14 +98,23 @@ pub struct Plan {
     /// Show a table of the kernel's traffic and times on 2 to 64 nodes, with the same number of ranks on each
     #[arg(long)]
     scaling: bool,
+    /// Draw the plan to this file: the roles of warps, shared memory, the order of tiles, and the exchange between ranks.
+    /// Several kernels, or buckets of rows, have a file each: FILE-1.svg, FILE-2.svg
+    #[arg(long, value_name = "FILE", conflicts_with = "scaling")]
+    svg: Option<PathBuf>,
 }
 
 /// Prints the plan of every kernel.
-pub fn run(Plan { input, scaling }: &Plan, json: bool) -> Result<(), Failure> {
+pub fn run(plan: &Plan, json: bool) -> Result<(), Failure> {
+    let kernels = plan.input.load_planned()?;
+    if let Some(path) = &plan.svg {
+        drawing::write_all(&kernels, path)?;
+    }
     let mut separator = "";
-    for (kernel, plan) in &input.load_planned()? {
-        if *scaling {
-            let rows = scaling::scaled(kernel, plan).map_err(|found| impossible(kernel, &found))?;
+    for (kernel, found) in &kernels {
+        if plan.scaling {
+            let rows =
+                scaling::scaled(kernel, found).map_err(|found| impossible(kernel, &found))?;
             if json {
                 rows.iter().try_for_each(print_json)?;
             } else {
@@ -113,9 +124,9 @@ pub fn run(Plan { input, scaling }: &Plan, json: bool) -> Result<(), Failure> {
             continue;
         }
         if json {
-            print_json(&Planned::new(kernel, plan))?;
+            print_json(&Planned::new(kernel, found))?;
         } else {
-            print(&format!("{separator}{}", describe(&kernel.label, plan)))?;
+            print(&format!("{separator}{}", describe(&kernel.label, found)))?;
             separator = "\n";
         }
     }

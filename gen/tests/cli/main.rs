@@ -6,6 +6,7 @@ mod buckets;
 mod build;
 mod bundle;
 mod doctor;
+mod drawing;
 mod dump;
 mod fabric_test;
 mod kernels;
