@@ -66,7 +66,8 @@ pub mod plan {
     pub use crate::kernel::{Body, KernelPlan, OpPlan};
     pub use crate::kernel::{Tuned, TunedError, TunedKernel, TunedTimes};
     pub use crate::ops::attention::{
-        AttentionPlan, AttentionSmem, AttentionWorkspace, PUSH_LEAD, SUB_TILE_BYTES, TILE_ROWS,
+        AttentionPlan, AttentionSmem, AttentionWorkspace, KeyTile, PUSH_LEAD, QueryTile,
+        SUB_TILE_BYTES, TILE_ROWS,
     };
     pub use crate::ops::collective::{CollectivePlan, Owners, RowWarps};
     pub use crate::ops::combine::{

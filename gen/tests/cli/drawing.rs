@@ -50,10 +50,21 @@ fn array<'a>(plan: &'a Value, name: &str) -> &'a [Value] {
     plan[name].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The numbers of tiles, and of the chunks or owners that are drawn beside tiles.
+/// The numbers of tiles, and of the chunks, owners or keys that tiles wait for or feed.
 fn cells(plan: &Value) -> u64 {
     let count = |value: &Value| value.as_u64().unwrap_or(0);
-    let world = count(&plan["spec"]["config"]["world"]);
+    let config = &plan["spec"]["config"];
+    let world = count(&config["world"]);
+    match config["op"].as_str().expect("an operator") {
+        "dispatch_gemm" | "moe_layer" => return count(&plan["shape"]["experts"]),
+        "combine" => return world * world,
+        "ring_attention" => {
+            // Causal attention of rank 0, which has the first chunk.
+            let rows = count(&plan["row_tiles"]);
+            return count(&plan["tiles"]) + rows * (rows + 1) / 2;
+        }
+        _ => {}
+    }
     let order = &plan["order"];
     let tiles = count(&order["row_tiles"]) * count(&order["col_tiles"]);
     let chunks = world * count(&plan["chunks"]["per_shard"]);
@@ -187,4 +198,27 @@ fn buckets_and_kernels_have_a_file_each() {
         .output()
         .expect("starts");
     assert_eq!(code(&output), 4, "{}", stderr(&output));
+}
+
+/// Each figure in the book is drawn by the command above it.
+#[test]
+fn figures_of_the_book_are_up_to_date() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let dir = TempDir::new().expect("temporary folder");
+    let mut count = 0;
+    for chapter in fs::read_dir(root.join("docs/book/src")).expect("the book") {
+        let chapter = fs::read_to_string(chapter.expect("a file").path()).expect("text");
+        let prefix = "mkernel-gen plan ";
+        let commands = chapter.lines().filter_map(|line| line.strip_prefix(prefix));
+        for command in commands {
+            let Some((kernel, figure)) = command.split_once(" --svg docs/") else {
+                continue;
+            };
+            let (_, svg) = drawn(kernel, dir.path());
+            let stored = fs::read_to_string(root.join("docs").join(figure)).expect("a figure");
+            assert!(svg == stored, "run: {prefix}{command}");
+            count += 1;
+        }
+    }
+    assert!(count > 0);
 }

@@ -19,35 +19,8 @@ pub fn draw(canvas: &mut Canvas, plan: &CollectivePlan, topology: Topology) {
         );
         return;
     }
-    let how = match plan.config.op {
-        CollectiveOp::AllReduce => {
-            "The owner of a shard adds up the vectors of all ranks, and sends the sums to all ranks."
-        }
-        CollectiveOp::ReduceScatter => {
-            "The owner of a shard adds up the vectors of all ranks, and keeps the sums."
-        }
-        CollectiveOp::AllGather => "The owner of a shard sends it to all ranks.",
-        CollectiveOp::AllToAll => "Every rank sends each shard of its tensor to the shard's owner.",
-        CollectiveOp::Broadcast => {
-            "The root sends each shard to its owner, which sends it to all ranks."
-        }
-    };
-    let chunks = match plan.shard_chunks() {
-        0 => "Data travels in packets that carry their own marks, so that a thread waits for its own vectors only.".to_owned(),
-        chunks => format!(
-            "A shard has {chunks} chunks of up to {} bytes. A warp moves a chunk and then raises the chunk's flag, for which only the readers of this chunk wait.",
-            plan.chunk_vecs * 16
-        ),
-    };
-    canvas.note(&format!("{how} {chunks}"));
-    let owners: Vec<u32> = match plan.owners {
-        Some(owners) => {
-            let node = topology.first_of(topology.node_of(owners.first));
-            let local = |i| (topology.local_of(owners.first) + i) % topology.local_world;
-            (0..owners.count).map(|i| node + local(i)).collect()
-        }
-        None => (0..world).collect(),
-    };
+    canvas.note(&how(plan));
+    let owners = owners(plan, topology);
     let vecs = plan.vecs();
     let chunk_vecs = if plan.chunk_vecs == 0 {
         plan.shard_vecs
@@ -79,4 +52,41 @@ pub fn draw(canvas: &mut Canvas, plan: &CollectivePlan, topology: Topology) {
     }
     .draw(canvas);
     legend_of_ranks(canvas, world);
+}
+
+/// The way of the shards, in sentences.
+fn how(plan: &CollectivePlan) -> String {
+    let how = match plan.config.op {
+        CollectiveOp::AllReduce => {
+            "The owner of a shard adds up the vectors of all ranks, and sends the sums to all ranks."
+        }
+        CollectiveOp::ReduceScatter => {
+            "The owner of a shard adds up the vectors of all ranks, and keeps the sums."
+        }
+        CollectiveOp::AllGather => "The owner of a shard sends it to all ranks.",
+        CollectiveOp::AllToAll => "Every rank sends each shard of its tensor to the shard's owner.",
+        CollectiveOp::Broadcast => {
+            "The root sends each shard to its owner, which sends it to all ranks."
+        }
+    };
+    let chunks = match plan.shard_chunks() {
+        0 => "Data travels in packets that carry their own marks, so that a thread waits for its own vectors only.".to_owned(),
+        chunks => format!(
+            "A shard has {chunks} chunks of up to {} bytes. A warp moves a chunk and then raises the chunk's flag, for which only the readers of this chunk wait.",
+            plan.chunk_vecs * 16
+        ),
+    };
+    format!("{how} {chunks}")
+}
+
+/// The ranks that have shards, in the order of their shards.
+fn owners(plan: &CollectivePlan, topology: Topology) -> Vec<u32> {
+    match plan.owners {
+        Some(owners) => {
+            let node = topology.first_of(topology.node_of(owners.first));
+            let local = |i| (topology.local_of(owners.first) + i) % topology.local_world;
+            (0..owners.count).map(|i| node + local(i)).collect()
+        }
+        None => (0..topology.world()).collect(),
+    }
 }

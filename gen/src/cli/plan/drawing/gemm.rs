@@ -6,6 +6,7 @@ use super::{legend_of_moments, legend_of_ranks, rank_colour};
 use crate::cli::palette::moment;
 use mkernel_spec::plan::{Body, Chunks, GemmPlan, PlacedTile, Reduction};
 use mkernel_spec::{GemmOp, Topology};
+use std::ops::Range;
 
 /// The rank whose order is drawn.
 const RANK: u32 = 0;
@@ -84,7 +85,7 @@ fn order(canvas: &mut Canvas, body: &Body, plan: &GemmPlan, topology: Topology) 
 }
 
 /// The first row of some rows of tiles.
-fn names_of_rows(plan: &GemmPlan) -> Vec<(std::ops::Range<f64>, String)> {
+fn names_of_rows(plan: &GemmPlan) -> Vec<(Range<f64>, String)> {
     let rows = (0..plan.order.row_tiles).step_by(plan.order.row_tiles.div_ceil(16).max(1) as usize);
     rows.map(|row| {
         let place = f64::from(row);

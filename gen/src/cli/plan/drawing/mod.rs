@@ -1,7 +1,9 @@
 //! `mkernel-gen plan --svg`: pictures of plans.
 
+mod attention;
 mod canvas;
 mod collective;
+mod experts;
 mod gemm;
 mod grid;
 mod memory;
@@ -76,10 +78,9 @@ fn picture(
     match &body.op_plan {
         OpPlan::Gemm(of) => gemm::draw(&mut canvas, body, of, topology),
         OpPlan::Collective(of) => collective::draw(&mut canvas, of, topology),
-        OpPlan::Attention(_) | OpPlan::Dispatch(_) | OpPlan::Combine(_) => {
-            canvas.title("Order of the work");
-            canvas.note("Not drawn: CTAs take the next piece of work from a counter, in an order that depends on the data of the call.");
-        }
+        OpPlan::Attention(of) => attention::draw(&mut canvas, body, of, topology),
+        OpPlan::Dispatch(of) => experts::draw_dispatch(&mut canvas, of, topology),
+        OpPlan::Combine(of) => experts::draw_combine(&mut canvas, of, topology),
     }
     canvas.svg()
 }

@@ -9,6 +9,8 @@ use mkernel_spec::plan::{Body, Role};
 const LABELS: i32 = 56;
 /// The distance between steps.
 const GAP: i32 = 64;
+/// The height of all warps.
+const HEIGHT: i32 = 200;
 /// The least width of CTAs, and the least height of warps, with the same roles.
 const LEAST: (i32, i32) = (44, 18);
 
@@ -31,63 +33,65 @@ pub fn draw(canvas: &mut Canvas, body: &Body) {
     }
     canvas.note(&text);
     canvas.top += 8;
-    let (top, mut bottom) = (canvas.top, canvas.top);
     let width = (WIDTH - 2 * MARGIN - LABELS - last as i32 * GAP) / (last as i32 + 1);
+    let mut bottom = canvas.top;
     for step in 0..=last {
         let left = MARGIN + LABELS + step as i32 * (width + GAP);
         let roles: Vec<_> = (body.roles.iter().enumerate())
             .filter(|(index, _)| steps[*index] == step)
             .collect();
-        let ctas = Axis::new(&roles, |role| role.ctas, width, LEAST.0);
-        let warps = Axis::new(&roles, |role| role.warps, 200, LEAST.1);
-        for (index, role) in &roles {
-            let fill = distinct(*index, body.roles.len());
-            let at: Rect = [
-                left + ctas.at(role.ctas.0),
-                top + warps.at(role.warps.0),
-                left + ctas.at(role.ctas.1),
-                top + warps.at(role.warps.1),
-            ];
-            canvas.rect(at, fill);
-            canvas.text_in(role.kind.cxx(), at, fill);
-        }
-        warps.label(|from, to, at| {
-            let text = range(from, to);
-            canvas.text(&text, (left - 6, top + at), SMALL, Align::Right);
-        });
-        let end = top + warps.end();
-        ctas.label(|from, to, at| {
-            canvas.text(
-                &range(from, to),
-                (left + at, end + 10),
-                SMALL,
-                Align::Centre,
-            );
-        });
-        bottom = bottom.max(end + 22);
+        bottom = bottom.max(draw_step(canvas, &roles, body.roles.len(), (left, width)));
     }
     canvas.top = bottom;
     canvas.note(
         "Left: warps. Below: CTAs. The widths of CTAs and the heights of warps are not to scale.",
     );
     canvas.top += 4;
-    let role = |(index, role): (usize, &Role)| {
-        let text = format!(
-            "{}: {} (CTAs {}, warps {})",
-            role.kind,
-            role.about,
-            range(role.ctas.0, role.ctas.1),
-            range(role.warps.0, role.warps.1)
-        );
+    let items = body.roles.iter().enumerate().map(|(index, role)| {
+        let (ctas, warps) = (range(role.ctas), range(role.warps));
+        let text = format!("{}: {} (CTAs {ctas}, warps {warps})", role.kind, role.about);
         (distinct(index, body.roles.len()), text)
-    };
-    let items: Vec<_> = body.roles.iter().enumerate().map(role).collect();
+    });
+    let items: Vec<_> = items.collect();
     canvas.legend_lines(&items);
     canvas.top += 8;
 }
 
+/// Draws the roles of a step with their numbers, and returns their bottom.
+fn draw_step(
+    canvas: &mut Canvas,
+    roles: &[(usize, &Role)],
+    all: usize,
+    (left, width): (i32, i32),
+) -> i32 {
+    let top = canvas.top;
+    let ctas = Axis::new(roles, |role| role.ctas, width, LEAST.0);
+    let warps = Axis::new(roles, |role| role.warps, HEIGHT, LEAST.1);
+    for (index, role) in roles {
+        let fill = distinct(*index, all);
+        let at: Rect = [
+            left + ctas.at(role.ctas.0),
+            top + warps.at(role.warps.0),
+            left + ctas.at(role.ctas.1),
+            top + warps.at(role.warps.1),
+        ];
+        canvas.rect(at, fill);
+        canvas.text_in(role.kind.cxx(), at, fill);
+    }
+    for (numbers, at) in warps.ranges() {
+        let text = range(numbers);
+        canvas.text(&text, (left - 6, top + at), SMALL, Align::Right);
+    }
+    let end = top + warps.end();
+    for (numbers, at) in ctas.ranges() {
+        let text = range(numbers);
+        canvas.text(&text, (left + at, end + 10), SMALL, Align::Centre);
+    }
+    end + 22
+}
+
 /// The numbers from `first` up to, but without, `end`.
-fn range(first: u32, end: u32) -> String {
+fn range((first, end): (u32, u32)) -> String {
     match end - first {
         1 => first.to_string(),
         _ => format!("{first}–{}", end - 1),
@@ -149,10 +153,9 @@ impl Axis {
         self.places.last().copied().unwrap_or(0)
     }
 
-    /// Calls `label` with each range and the place of its middle.
-    fn label(&self, mut label: impl FnMut(u32, u32, i32)) {
-        for (ends, places) in self.ends.windows(2).zip(self.places.windows(2)) {
-            label(ends[0], ends[1], (places[0] + places[1]) / 2);
-        }
+    /// The ranges of numbers between ends, and the places of their middles.
+    fn ranges(&self) -> impl Iterator<Item = ((u32, u32), i32)> {
+        let ranges = self.ends.windows(2).zip(self.places.windows(2));
+        ranges.map(|(ends, places)| ((ends[0], ends[1]), i32::midpoint(places[0], places[1])))
     }
 }
