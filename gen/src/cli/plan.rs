@@ -7,77 +7,22 @@ mod description;
 mod dispatch;
 mod drawing;
 mod gemm;
+mod planned;
 mod scaling;
 
 use super::failure::Failure;
 use super::format::{bytes, count, micros, table};
 use super::input::{Input, Kernel};
-use super::output::{Line, print, print_json};
+use super::output::{print, print_json};
 use description::Description;
 use mkernel_declare::SpannedDiagnostic;
 use mkernel_spec::abi::{self, Extent, OperandSpec};
-use mkernel_spec::plan::{Agent, Body, OpPlan, Region, Role, TunedTimes, Workspace};
-use mkernel_spec::{Device, Diagnostic, Diagnostics, KernelPlan, SizedSpec, Topology};
+use mkernel_spec::plan::{Agent, Body, OpPlan, Region, Role, TunedTimes};
+use mkernel_spec::{Diagnostic, Diagnostics, KernelPlan, Topology};
+pub use planned::Planned;
 pub use scaling::Scaled;
-use schemars::JsonSchema;
-use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
-
-/// A plan as a JSON object.
-#[derive(Serialize, JsonSchema)]
-pub struct Planned<'a> {
-    label: &'a str,
-    place: &'a str,
-    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
-    spec: &'a SizedSpec,
-    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
-    device: &'a Device,
-    /// The body for the most rows, with the id, the shared memory and the bytes of the workspace of the whole kernel.
-    #[serde(flatten)]
-    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
-    body: Body,
-    /// The other bodies, from the fewest rows on.
-    #[serde(skip_serializing_if = "<[Body]>::is_empty")]
-    #[schemars(with = "Vec<serde_json::Map<String, serde_json::Value>>")]
-    fewer_rows: &'a [Body],
-    bound_us: f64,
-    bound_reason: &'static str,
-    /// The times that measured choices are justified by.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
-    tuned: Option<TunedTimes>,
-}
-
-impl Line for Planned<'_> {
-    const KIND: &'static str = "plan";
-}
-
-impl<'a> Planned<'a> {
-    fn new(kernel: &'a Kernel, plan: &'a KernelPlan) -> Self {
-        let body = plan.body();
-        let workspace = Workspace {
-            bytes: plan.workspace_bytes(),
-            ..body.workspace.clone()
-        };
-        Self {
-            label: &kernel.label,
-            place: &kernel.location,
-            spec: &plan.spec,
-            device: &plan.device,
-            body: Body {
-                id: plan.id.clone(),
-                smem_bytes: plan.smem_bytes(),
-                workspace,
-                ..body.clone()
-            },
-            fewer_rows: &plan.bodies[..plan.bodies.len() - 1],
-            bound_us: body.bound.us(),
-            bound_reason: body.bound.reason(),
-            tuned: plan.tuned,
-        }
-    }
-}
 
 /// Describes the part of a body that depends on its operator.
 fn operator(body: &Body, topology: Topology) -> Description {
@@ -108,7 +53,8 @@ pub struct Plan {
 pub fn run(plan: &Plan, json: bool) -> Result<(), Failure> {
     let kernels = plan.input.load_planned()?;
     if let Some(path) = &plan.svg {
-        drawing::write_all(&kernels, path)?;
+        let computes = |body: &Body, topology| operator(body, topology).computes;
+        drawing::write_all(&kernels, path, computes)?;
     }
     let mut separator = "";
     for (kernel, found) in &kernels {

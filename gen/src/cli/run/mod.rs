@@ -36,6 +36,7 @@ pub mod verdict;
 use super::Failure;
 use super::environment;
 use super::fabric_test::Network;
+use super::files::write_text;
 use super::input::{Kernel, Sources};
 use super::machine::{Machine, cores};
 use crate::cli::output::print_note;
@@ -48,9 +49,8 @@ use queue::Queue;
 use ranks::Outcome;
 use report::Report;
 use runs::Runs;
-use std::fs;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::SystemTime;
 pub use summary::Summary;
 
@@ -189,24 +189,17 @@ impl Run {
     /// Writes the files of `--trace` and `--timeline`.
     fn write_timeline(&self, outcome: &Outcome) -> Result<(), Failure> {
         if let Some(path) = &self.timeline {
-            write(path, &outcome.timeline)?;
+            write_text(path, &outcome.timeline)?;
         }
         if let Some(path) = &self.trace {
             let text = trace::readable(&outcome.timeline).map_err(|error| Failure::Write {
                 path: path.clone(),
                 source: error.into(),
             })?;
-            write(path, &text)?;
+            write_text(path, &text)?;
         }
         Ok(())
     }
-}
-
-pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(path, text).map_err(|source| Failure::Write {
-        path: path.to_owned(),
-        source,
-    })
 }
 
 /// Parses a range of seeds, such as `3..20`.

@@ -1,8 +1,7 @@
 //! The order of the tiles of queries, and the keys that they meet.
 
-use super::canvas::Canvas;
+use super::canvas::{Canvas, rank_colour};
 use super::grid::{Cell, Grid};
-use super::{legend_of_moments, legend_of_ranks, rank_colour};
 use crate::cli::format::count;
 use crate::cli::palette::moment;
 use mkernel_spec::Topology;
@@ -40,7 +39,7 @@ pub fn draw(canvas: &mut Canvas, body: &Body, plan: &AttentionPlan, topology: To
         ..Grid::default()
     }
     .draw(canvas);
-    legend_of_moments(canvas);
+    canvas.legend_of_moments();
     keys(canvas, plan, topology);
 }
 
@@ -107,5 +106,5 @@ fn keys(canvas: &mut Canvas, plan: &AttentionPlan, topology: Topology) {
         ..Grid::default()
     }
     .draw(canvas);
-    legend_of_ranks(canvas, world);
+    canvas.legend_of_ranks(world);
 }

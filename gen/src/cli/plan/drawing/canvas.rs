@@ -1,5 +1,6 @@
 //! [`Canvas`]: rectangles, lines and text, which become a picture when its height is known.
 
+use crate::cli::palette::{distinct, moment};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::error::Error;
@@ -133,6 +134,20 @@ impl Canvas {
         self.top += LINE + 4;
     }
 
+    /// The colours of some moments, from the first to the last.
+    pub fn legend_of_moments(&mut self) {
+        let names = ["first", "", "", "", "last"];
+        let shares = (0..).map(|i| moment(f64::from(i) / 4.0));
+        let items = shares.zip(names.map(str::to_owned));
+        self.legend(&items.collect::<Vec<_>>());
+    }
+
+    /// The colours of ranks.
+    pub fn legend_of_ranks(&mut self, world: u32) {
+        let item = |rank| (rank_colour(rank, world), format!("rank {rank}"));
+        self.legend(&(0..world).map(item).collect::<Vec<_>>());
+    }
+
     /// The picture.
     pub fn svg(&self) -> Result<String, Box<dyn Error>> {
         let mut svg = String::new();
@@ -175,6 +190,11 @@ impl Canvas {
         drop(root);
         Ok(svg)
     }
+}
+
+/// The colour of a rank.
+pub fn rank_colour(rank: u32, world: u32) -> RGBColor {
+    distinct(rank as usize, world as usize)
 }
 
 /// The colour of text on a colour.

@@ -1,8 +1,7 @@
 //! The shards and chunks of the tensor of a collective.
 
-use super::canvas::Canvas;
+use super::canvas::{Canvas, rank_colour};
 use super::grid::{Cell, Grid};
-use super::{legend_of_ranks, rank_colour};
 use mkernel_spec::plan::CollectivePlan;
 use mkernel_spec::{CollectiveOp, Topology};
 
@@ -51,7 +50,7 @@ pub fn draw(canvas: &mut Canvas, plan: &CollectivePlan, topology: Topology) {
         ..Grid::default()
     }
     .draw(canvas);
-    legend_of_ranks(canvas, world);
+    canvas.legend_of_ranks(world);
 }
 
 /// The way of the shards, in sentences.

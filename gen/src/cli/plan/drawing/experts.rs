@@ -1,9 +1,8 @@
 //! The rows that experts get from ranks, and the sums that ranks get from experts. Routing is known only in a call, so the numbers
 //! are averages.
 
-use super::canvas::Canvas;
+use super::canvas::{Canvas, rank_colour};
 use super::grid::{Cell, Grid};
-use super::{legend_of_ranks, rank_colour};
 use mkernel_spec::Topology;
 use mkernel_spec::plan::{CombinePlan, DispatchPlan, ExpectedRouting};
 use std::ops::Range;
@@ -50,7 +49,7 @@ pub fn draw_dispatch(canvas: &mut Canvas, plan: &DispatchPlan, topology: Topolog
         ..Grid::default()
     }
     .draw(canvas);
-    legend_of_ranks(canvas, world);
+    canvas.legend_of_ranks(world);
 }
 
 pub fn draw_combine(canvas: &mut Canvas, plan: &CombinePlan, topology: Topology) {
@@ -88,7 +87,7 @@ pub fn draw_combine(canvas: &mut Canvas, plan: &CombinePlan, topology: Topology)
         ..Grid::default()
     }
     .draw(canvas);
-    legend_of_ranks(canvas, world);
+    canvas.legend_of_ranks(world);
 }
 
 fn cell(at: (u32, u32), source: u32, world: u32, count: f64) -> Cell {

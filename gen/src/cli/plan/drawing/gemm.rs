@@ -1,8 +1,7 @@
 //! The order of the tiles of a GEMM, and the exchange that tiles wait for or feed.
 
-use super::canvas::Canvas;
+use super::canvas::{Canvas, rank_colour};
 use super::grid::{Band, Cell, Grid};
-use super::{legend_of_moments, legend_of_ranks, rank_colour};
 use crate::cli::palette::moment;
 use mkernel_spec::plan::{Body, Chunks, GemmPlan, PlacedTile, Reduction};
 use mkernel_spec::{GemmOp, Topology};
@@ -81,7 +80,7 @@ fn order(canvas: &mut Canvas, body: &Body, plan: &GemmPlan, topology: Topology) 
         ..grid(plan)
     }
     .draw(canvas);
-    legend_of_moments(canvas);
+    canvas.legend_of_moments();
 }
 
 /// The first row of some rows of tiles.
@@ -147,7 +146,7 @@ fn gathered(canvas: &mut Canvas, plan: &GemmPlan, chunks: &Chunks, topology: Top
         ..grid(plan)
     }
     .draw(canvas);
-    legend_of_ranks(canvas, world);
+    canvas.legend_of_ranks(world);
 }
 
 /// The ranks that add up tiles.
@@ -196,5 +195,5 @@ fn reduced(canvas: &mut Canvas, plan: &GemmPlan, reduction: &Reduction, topology
         ..grid(plan)
     }
     .draw(canvas);
-    legend_of_ranks(canvas, world);
+    canvas.legend_of_ranks(world);
 }

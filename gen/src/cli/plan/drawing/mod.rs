@@ -9,33 +9,36 @@ mod grid;
 mod memory;
 mod roles;
 
-use super::operator;
 use crate::cli::failure::Failure;
+use crate::cli::files::write_text;
 use crate::cli::input::Kernel;
 use crate::cli::output::print_note;
-use crate::cli::palette::{distinct, moment};
-use crate::cli::run::write;
 use canvas::{Canvas, LARGE, MARGIN};
-use mkernel_spec::KernelPlan;
 use mkernel_spec::plan::{Body, OpPlan};
-use plotters::style::RGBColor;
+use mkernel_spec::{KernelPlan, Topology};
 use std::path::{Path, PathBuf};
 
 /// Writes a picture of each body of each kernel. One picture has the path; several are numbered: `plan-1.svg`, `plan-2.svg`.
-pub fn write_all(kernels: &[(Kernel, KernelPlan)], path: &Path) -> Result<(), Failure> {
+/// `computes` returns the formula of a body.
+pub fn write_all(
+    kernels: &[(Kernel, KernelPlan)],
+    path: &Path,
+    computes: impl Fn(&Body, Topology) -> String,
+) -> Result<(), Failure> {
     let bodies = kernels.iter().flat_map(|(kernel, plan)| {
         let of_kernel = plan.bodies.iter();
         of_kernel.map(move |body| (title(&kernel.label, plan, body), plan, body))
     });
     let bodies: Vec<_> = bodies.collect();
     for (number, (title, plan, body)) in (1..).zip(&bodies) {
-        let svg = picture(title, plan, body);
+        let computes = computes(body, plan.spec.topology());
+        let svg = picture((title, &computes), plan, body);
         let svg = svg.map_err(|error| Failure::Plot(error.to_string()))?;
         let path = match bodies.len() {
             1 => path.to_owned(),
             _ => numbered(path, number),
         };
-        write(&path, &svg)?;
+        write_text(&path, &svg)?;
         print_note(&format!("{title}: {}", path.display()));
     }
     Ok(())
@@ -62,7 +65,7 @@ fn title(label: &str, plan: &KernelPlan, body: &Body) -> String {
 
 /// The picture of a body, as SVG.
 fn picture(
-    title: &str,
+    (title, computes): (&str, &str),
     plan: &KernelPlan,
     body: &Body,
 ) -> Result<String, Box<dyn std::error::Error>> {
@@ -72,7 +75,7 @@ fn picture(
     canvas.text(title, (MARGIN, canvas.top), LARGE + 3, canvas::Align::Left);
     canvas.top += LARGE;
     canvas.note(&body.id);
-    canvas.note(&operator(body, topology).computes);
+    canvas.note(computes);
     roles::draw(&mut canvas, body);
     memory::draw(&mut canvas, body, plan.device.smem_bytes);
     match &body.op_plan {
@@ -83,25 +86,4 @@ fn picture(
         OpPlan::Combine(of) => experts::draw_combine(&mut canvas, of, topology),
     }
     canvas.svg()
-}
-
-/// The colours of some moments, from the first to the last.
-fn legend_of_moments(canvas: &mut Canvas) {
-    let names = ["first", "", "", "", "last"];
-    let items: Vec<_> = (0..5)
-        .map(|i| (moment(f64::from(i) / 4.0), names[i as usize].to_owned()))
-        .collect();
-    canvas.legend(&items);
-}
-
-/// The colours of ranks.
-fn legend_of_ranks(canvas: &mut Canvas, world: u32) {
-    let items: Vec<_> = (0..world)
-        .map(|rank| (rank_colour(rank, world), format!("rank {rank}")))
-        .collect();
-    canvas.legend(&items);
-}
-
-fn rank_colour(rank: u32, world: u32) -> RGBColor {
-    distinct(rank as usize, world as usize)
 }
