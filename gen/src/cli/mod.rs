@@ -30,6 +30,8 @@ mod schema;
 mod signals;
 mod store;
 mod timed_kernels;
+mod toml_defaults;
+mod toml_entries;
 mod toml_file;
 mod topology;
 mod trace;

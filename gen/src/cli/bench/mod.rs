@@ -15,7 +15,7 @@ use super::Failure;
 use super::fabric_test::Network;
 use super::input::Kernel;
 use super::output::print_stderr;
-use super::run::{MAX_SEED, seed_from_clock};
+use super::run::{parse_seed, seed_from_clock};
 use super::timed_kernels::TimedKernels;
 use job::TimedJob;
 pub use job::{Failed, FailedLine};
@@ -36,7 +36,7 @@ pub struct Bench {
     #[arg(long, value_name = "COUNT", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Seed of the data [default: a new seed each time]
-    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..MAX_SEED))]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = parse_seed)]
     seed: Option<u64>,
     /// Do not check results, whose references are computed by the CPU and take long for large products
     #[arg(long)]
