@@ -7,6 +7,7 @@ mod check;
 mod color;
 mod combinations;
 mod completions;
+mod crate_kernels;
 mod doctor;
 mod environment;
 mod error_line;
@@ -36,6 +37,7 @@ mod toml_file;
 mod topology;
 mod trace;
 mod tune;
+mod unused_sizes;
 
 use clap::error::ErrorKind;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};

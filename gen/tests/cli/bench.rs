@@ -128,7 +128,7 @@ fn simulated_gpus_are_refused_with_a_way_out() {
     assert_eq!(code(&output), 4, "{}", stderr(&output));
     let text = stderr(&output);
     assert!(
-        text.contains("64 GPUs are needed, and this host has"),
+        text.contains("the kernels need 64 GPUs, and this host has"),
         "{text}"
     );
 }

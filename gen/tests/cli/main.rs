@@ -18,6 +18,7 @@ mod run;
 mod run_several;
 mod schema;
 mod shell;
+mod sources;
 mod topology;
 mod trace;
 mod trace_on_gpus;
