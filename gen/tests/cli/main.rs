@@ -7,6 +7,7 @@ mod build;
 mod bundle;
 mod doctor;
 mod drawing;
+mod drawn_order;
 mod dump;
 mod fabric_test;
 mod kernels;

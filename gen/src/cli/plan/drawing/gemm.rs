@@ -48,7 +48,7 @@ fn order(canvas: &mut Canvas, body: &Body, plan: &GemmPlan, topology: Topology) 
     let order = &plan.order;
     canvas.title(&format!("Order of the tiles of C on rank {RANK}"));
     let mut text = format!(
-        "{} x {} tiles of {} x {}. The {ctas} CTAs that compute take the tiles in this order, one each, and so on.",
+        "{} x {} tiles of {} x {}. The {ctas} CTAs that compute take tiles in this order, {ctas} at a time.",
         order.row_tiles, order.col_tiles, plan.tile.m, plan.tile.n
     );
     if order.tail_splits > 1 && order.tail_tiles() > 0 {

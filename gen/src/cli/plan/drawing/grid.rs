@@ -71,7 +71,7 @@ impl Grid {
             let rect = [left - 8 - STRIP, y(rows.start), left - 8, y(rows.end)];
             canvas.rect(rect, *fill);
         }
-        let mut free = top;
+        let mut free = top - SMALL / 2;
         for (rows, name) in &self.names {
             let middle = (y(rows.start) + y(rows.end)) / 2;
             // A name without room is left out.

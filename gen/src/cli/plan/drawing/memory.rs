@@ -1,7 +1,7 @@
 //! The map of the shared memory of a CTA.
 
 use super::canvas::{Align, Canvas, MARGIN, SMALL, WIDTH};
-use crate::cli::format::{bytes, count};
+use crate::cli::format::bytes;
 use crate::cli::palette::distinct;
 use mkernel_spec::plan::{Body, Region};
 
@@ -84,9 +84,11 @@ fn size(region: &Region) -> String {
     let size = bytes(region.bytes);
     match region.indices.first() {
         Some(outermost) if outermost.extent > 1 => {
-            let parts = count(outermost.extent as usize, outermost.name);
-            let each = region.bytes / outermost.extent;
-            format!("{size}: {parts} of {}", bytes(each))
+            let (count, name) = (outermost.extent, outermost.name);
+            format!(
+                "{size}: {count} x {} by {name}",
+                bytes(region.bytes / count)
+            )
         }
         _ => size,
     }

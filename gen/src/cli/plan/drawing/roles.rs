@@ -48,8 +48,8 @@ pub fn draw(canvas: &mut Canvas, body: &Body) {
     );
     canvas.top += 4;
     let items = body.roles.iter().enumerate().map(|(index, role)| {
-        let (ctas, warps) = (range(role.ctas), range(role.warps));
-        let text = format!("{}: {} (CTAs {ctas}, warps {warps})", role.kind, role.about);
+        let (ctas, warps) = (named("CTA", role.ctas), named("warp", role.warps));
+        let text = format!("{}: {} ({ctas}, {warps})", role.kind, role.about);
         (distinct(index, body.roles.len()), text)
     });
     let items: Vec<_> = items.collect();
@@ -96,6 +96,12 @@ fn range((first, end): (u32, u32)) -> String {
         1 => first.to_string(),
         _ => format!("{first}–{}", end - 1),
     }
+}
+
+/// The numbers with their noun, such as `warp 3` or `warps 4–11`.
+fn named(noun: &str, numbers: (u32, u32)) -> String {
+    let plural = if numbers.1 - numbers.0 == 1 { "" } else { "s" };
+    format!("{noun}{plural} {}", range(numbers))
 }
 
 /// The step of each role. A role is one step later than the roles before it that have some of its warps.
