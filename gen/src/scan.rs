@@ -1,7 +1,7 @@
 //! Finds the structs with `#[fused_kernel]` of a crate by reading its source, without building it.
 //!
 //! The scan finds attributes whose last path segment is `fused_kernel`, on structs anywhere in `src/` and `examples/`.
-//! It does not find structs that macros generate, or attributes inside `cfg_attr`.
+//! It does not find attributes inside `cfg_attr`, and names macros with such attributes, whose structs it does not find.
 
 use mkernel_declare::{Declared, SpannedDiagnostic, parse_attribute};
 use proc_macro2::{TokenStream, TokenTree};
@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
-use syn::{Attribute, ItemStruct, Meta};
+use syn::{Attribute, Fields, ItemStruct, Macro, Meta};
 
 /// A position in a file, as `file:line:column`.
 type Location = String;
@@ -23,8 +23,19 @@ pub struct FusedKernel {
     pub declared: Declared<Location>,
 }
 
-/// All structs with `#[fused_kernel]` of the crate in `dir`, and the errors in files as a whole.
-pub fn scan_crate(dir: &Path) -> io::Result<(Vec<FusedKernel>, Vec<SpannedDiagnostic<Location>>)> {
+/// The parts of a crate.
+#[derive(Default)]
+pub struct Scan {
+    /// The structs with `#[fused_kernel]`.
+    pub kernels: Vec<FusedKernel>,
+    /// The errors in files as a whole.
+    pub diagnostics: Vec<SpannedDiagnostic<Location>>,
+    /// The macros that may declare kernels.
+    pub macros: Vec<Location>,
+}
+
+/// Reads the crate in `dir`.
+pub fn scan_crate(dir: &Path) -> io::Result<Scan> {
     fs::read_dir(dir)?; // A missing folder is an error, not a crate without kernels.
     let mut paths = Vec::new();
     for part in ["src", "examples"] {
@@ -34,13 +45,13 @@ pub fn scan_crate(dir: &Path) -> io::Result<(Vec<FusedKernel>, Vec<SpannedDiagno
         }
     }
     paths.sort();
-    let (mut found, mut diagnostics) = (Vec::new(), Vec::new());
+    let mut scan = Scan::default();
     for path in paths {
         let bytes = fs::read(&path).map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", path.display()))
         })?;
         let Ok(text) = String::from_utf8(bytes) else {
-            diagnostics.push(SpannedDiagnostic {
+            scan.diagnostics.push(SpannedDiagnostic {
                 span: path.display().to_string(),
                 reason: "cannot be read as Rust: it is not UTF-8".to_owned(),
                 help: "run `cargo check` for details".to_owned(),
@@ -53,11 +64,11 @@ pub fn scan_crate(dir: &Path) -> io::Result<(Vec<FusedKernel>, Vec<SpannedDiagno
                 Ok(file) => {
                     let mut finder = Finder {
                         path: &path,
-                        found: &mut found,
+                        scan: &mut scan,
                     };
                     finder.visit_file(&file);
                 }
-                Err(error) => diagnostics.push(SpannedDiagnostic {
+                Err(error) => scan.diagnostics.push(SpannedDiagnostic {
                     span: location(&path, error.span()),
                     reason: format!("cannot be read as Rust: {error}"),
                     help: "run `cargo check` for details".to_owned(),
@@ -65,7 +76,7 @@ pub fn scan_crate(dir: &Path) -> io::Result<(Vec<FusedKernel>, Vec<SpannedDiagno
             }
         }
     }
-    Ok((found, diagnostics))
+    Ok(scan)
 }
 
 fn collect_rust_files(dir: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
@@ -85,7 +96,7 @@ fn collect_rust_files(dir: &Path, paths: &mut Vec<PathBuf>) -> io::Result<()> {
 
 struct Finder<'a> {
     path: &'a Path,
-    found: &'a mut Vec<FusedKernel>,
+    scan: &'a mut Scan,
 }
 
 impl<'ast> Visit<'ast> for Finder<'_> {
@@ -100,12 +111,31 @@ impl<'ast> Visit<'ast> for Finder<'_> {
                 .finish(TokenTree::from(item.ident.clone()).into())
                 .map(|declaration| declaration.map_spans(at))
                 .map_err(|diagnostics| diagnostics.into_iter().map(|m| m.map_span(at)).collect());
-            self.found.push(FusedKernel {
+            let is_unit = matches!(item.fields, Fields::Unit) && item.generics.params.is_empty();
+            let declared = match is_unit {
+                true => declared,
+                false => Err(vec![SpannedDiagnostic {
+                    span: location(self.path, item.ident.span()),
+                    reason: "#[fused_kernel] must be on a unit struct without generic parameters"
+                        .to_owned(),
+                    help: format!("write `struct {};`", item.ident),
+                }]),
+            };
+            self.scan.kernels.push(FusedKernel {
                 type_name: item.ident.to_string(),
                 declared,
             });
         }
         visit::visit_item_struct(self, item);
+    }
+
+    fn visit_macro(&mut self, found: &'ast Macro) {
+        if found.tokens.to_string().contains("fused_kernel") {
+            self.scan
+                .macros
+                .push(location(self.path, found.path.span()));
+        }
+        visit::visit_macro(self, found);
     }
 }
 

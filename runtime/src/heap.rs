@@ -17,6 +17,7 @@ use crate::error::{DeviceError, Error};
 use crate::fabric::endpoint::Fabric;
 use crate::fabric::node_map::NodeMap;
 use crate::fabric::transport::Transport;
+use crate::range::Range;
 use crate::shared::Shared;
 use crate::stats::Stats;
 use crate::symmetric::{OwnMemory, Symmetric};
@@ -133,6 +134,7 @@ impl Heap {
         kind: BlockKind,
         bytes: u64,
     ) -> Result<Block, Error> {
+        let _range = Range::step("place memory");
         let place = match self.allocator.place(kind, bytes) {
             Some(place) => place,
             None => {

@@ -129,6 +129,7 @@ mod operator_names;
 mod order;
 mod part;
 mod prepare;
+mod range;
 mod reaper;
 mod rebuild;
 mod rendezvous;

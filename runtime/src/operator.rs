@@ -21,6 +21,7 @@ use crate::kernel::Kernel;
 use crate::launch::raw_operand::RawOperand;
 use crate::launch::rows::{CallRows, Rows};
 use crate::order;
+use crate::range::Range;
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::symmetric::OwnMemory;
@@ -314,6 +315,7 @@ impl Operator {
         rows: CallRows<'_>,
     ) -> Result<(), Error> {
         let Parts { health, shared, .. } = self.parts();
+        let _range = Range::begin(|| self.parts().name_of_call(rows));
         if health.failure().is_some()
             && let Some(cause) = shared.health.failure()
         {

@@ -15,6 +15,7 @@ use crate::fabric::transport::Transport;
 use crate::heap::{BlockKind, Heap, Request, ensure_same_places};
 use crate::kernel::Kernel;
 use crate::operator::{KnownOperators, Loaded, Operator, TraceMemory};
+use crate::range::Range;
 use crate::report::Page;
 use crate::shared::Shared;
 use crate::workspace::Workspace;
@@ -22,7 +23,7 @@ use identity::identity;
 #[cfg(feature = "testing")]
 use mkernel_compile::CudaSource;
 use mkernel_compile::{Cubin, GenError, KernelTemplate, Store};
-use mkernel_spec::{KernelConfig, KernelPlan, SizedSpec, Sizes};
+use mkernel_spec::{KernelConfig, KernelPlan, Op, SizedSpec, Sizes};
 #[cfg(feature = "testing")]
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
@@ -72,6 +73,7 @@ pub(crate) fn prepare(
     let mut ranks = shared.ranks();
 
     let name = config.name.as_deref().or(name);
+    let _range = Range::begin(|| name_of_range(config.op(), name, shared.rank));
     let planned = plan_on_this_rank(shared, (config, name), sizes, code);
     let planned = planned.map(|(store, way, plan, code)| {
         let transport = way.as_ref().map(|(_, transport)| transport);
@@ -100,19 +102,16 @@ pub(crate) fn prepare(
     };
 
     // The other ranks find the kernel in the store. Without a shared store, they compile the kernel too.
-    let first = (shared.rank == 0)
-        .then(|| build(&store, &plan, &code))
-        .transpose();
+    let is_first = shared.rank == 0;
+    let first = is_first.then(|| build(&store, &plan, &code)).transpose();
     let first = first.map(|cubin| (cubin, Vec::new()));
     let (first, _) = ranks.agree("compiling on rank 0", first, BUILD_TIMEOUT)?;
 
-    let fabric = match way {
-        Some((node_map, transport)) => {
-            let fabric = heap.fabric(shared, &mut ranks, &node_map, &transport)?;
-            Some((node_map, fabric))
-        }
-        None => None,
-    };
+    let fabric = way.map(|(node_map, transport)| {
+        let fabric = heap.fabric(shared, &mut ranks, &node_map, &transport)?;
+        Ok::<_, Error>((node_map, fabric))
+    });
+    let fabric = fabric.transpose()?;
     let bytes = plan.workspace_bytes();
     let block = heap.place(shared, &mut ranks, BlockKind::Workspace, bytes)?;
     let loaded = first.map_or_else(|| build(&store, &plan, &code), Ok);
@@ -146,6 +145,7 @@ fn plan_on_this_rank(
     sizes: Sizes,
     code: impl FnOnce(KernelTemplate) -> Result<Code, GenError>,
 ) -> Result<Planned, Error> {
+    let _range = Range::step("plan");
     shared.ensure_usable()?;
     let store = env::kernel_store()?;
     let way = way_between_nodes(shared, config)?;
@@ -155,6 +155,12 @@ fn plan_on_this_rank(
     }
     let code = code(KernelTemplate::of(&plan)).map_err(|error| built(&plan.id, error))?;
     Ok((store, way, plan, code))
+}
+
+/// Returns the name that profilers show.
+fn name_of_range(op: Op, name: Option<&str>, rank: u32) -> String {
+    let name = name.map_or(String::new(), |name| format!(" {name}"));
+    format!("mkernel prepare {op}{name}, rank {rank}")
 }
 
 /// Returns the name of an operator in errors: the kind of the operator and its name, or else the id of its kernel.
@@ -204,6 +210,7 @@ fn way_between_nodes(
 }
 
 fn build(store: &Store, plan: &KernelPlan, code: &Code) -> Result<Cubin, Error> {
+    let _range = Range::step("compile");
     code.machine_code(store)
         .map_err(|error| built(&plan.id, error))
 }
@@ -224,6 +231,7 @@ fn built(id: &str, error: GenError) -> Error {
 }
 
 fn load(shared: &Shared, plan: &KernelPlan, cubin: &Cubin) -> Result<Loaded, Error> {
+    let _range = Range::step("load");
     Ok(Loaded {
         kernel: Kernel::load(shared, &cubin.bytes, plan)?,
         page: Arc::new(Page::allocate(&shared.ctx)?),

@@ -5,6 +5,7 @@ mod checks;
 mod kernel;
 mod memory;
 mod schedules;
+mod sequence;
 
 use kernel::{Case, Kernel, kernels, kernels_of};
 use mkernel_spec::{
@@ -87,6 +88,10 @@ type Check = (&'static str, fn(&[Kernel]));
 /// The checks that hold for every kernel.
 const CHECKS: &[Check] = &[
     ("tiles", checks::every_tile_of_queries_is_taken_once),
+    (
+        "sequence",
+        sequence::tiles_and_keys_have_the_order_of_the_plan,
+    ),
     ("chunks", checks::chunks_match_the_plan),
     ("keys", checks::a_tile_meets_all_its_keys_once),
     ("sent", checks::sent_keys_are_awaited),
@@ -108,6 +113,7 @@ fn every_check_holds() {
 #[rustfmt::skip]
 const MUTATIONS: &[(&str, &str, &str)] = &[
     ("head = first + within % heads;", "head = first;", "tiles"),
+    ("row_tiles - 1 - within / heads);", "within / heads);", "sequence"),
     (": kChunks - 1 - rank;", ": kChunks - 2 - rank;", "chunks"),
     ("turn / Ranks::kLocalWorld) % Ranks::kNodes", "0) % Ranks::kNodes", "keys"),
     ("Sequence::template attends<Mask>(Sequence::chunk_of(rank, own), chunk) &&", "", "sent"),

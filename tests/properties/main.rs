@@ -11,6 +11,7 @@
 //! - `conversions`: numbers to elements and back.
 //! - `sums`: partial sums and LL packets.
 //! - `schedules`: the order of tiles and the transfer of rows, which the device code computes on the host.
+//! - `tile_sequence`: the order of tiles of plans of GEMMs, compared with the order of the device code.
 //! - `attention`: keys, slots and puts of `ring_attention`.
 //! - `nodes`: plans for several nodes.
 
@@ -27,6 +28,7 @@ mod memory;
 mod nodes;
 mod schedules;
 mod sums;
+mod tile_sequence;
 
 use proptest::test_runner::Config;
 

@@ -66,7 +66,8 @@ pub mod plan {
     pub use crate::kernel::{Body, KernelPlan, OpPlan};
     pub use crate::kernel::{Tuned, TunedError, TunedKernel, TunedTimes};
     pub use crate::ops::attention::{
-        AttentionPlan, AttentionSmem, AttentionWorkspace, PUSH_LEAD, SUB_TILE_BYTES, TILE_ROWS,
+        AttentionPlan, AttentionSmem, AttentionWorkspace, KeyTile, PUSH_LEAD, QueryTile,
+        SUB_TILE_BYTES, TILE_ROWS,
     };
     pub use crate::ops::collective::{CollectivePlan, Owners, RowWarps};
     pub use crate::ops::combine::{
@@ -79,7 +80,7 @@ pub mod plan {
     };
     pub use crate::ops::gemm::{
         Chunks, Cluster, CommSmem, CoreLayout, GemmPlan, GemmSmem, GemmTypes, GemmWorkspace,
-        Reduction, SCALE_BLOCK, SLOT_BYTES, Split, TileOrder,
+        PlacedTile, Reduction, SCALE_BLOCK, SLOT_BYTES, ShardChunk, Split, TileOrder,
     };
     pub use crate::parts::{Agent, AgentKind, faults};
     pub use crate::parts::{BodyPlan, Copies, Launch, Workspace};

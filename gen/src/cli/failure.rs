@@ -21,7 +21,7 @@ pub enum Failure {
     #[error("{} in the results", count(.0.len(), "error"))]
     Results(Vec<SpannedDiagnostic<String>>),
     #[error(
-        "{} are needed, and this host has {found}: times of simulated GPUs mean nothing; use another host, or give fewer --ranks",
+        "the kernels need {}, and this host has {found}: times of simulated GPUs mean nothing; use another host, or give fewer --ranks",
         count(*.needed as usize, "GPU")
     )]
     TooFewGpus { needed: u32, found: u32 },

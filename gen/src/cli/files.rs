@@ -1,4 +1,4 @@
-//! Files that commands read.
+//! Files that commands read and write.
 
 use super::failure::Failure;
 use std::io::{self, Read};
@@ -13,6 +13,14 @@ pub fn read_text(path: &Path) -> Result<String, Failure> {
         std::fs::read_to_string(path)
     };
     read.map_err(|source| Failure::Read {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Writes a file.
+pub fn write_text(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|source| Failure::Write {
         path: path.to_owned(),
         source,
     })

@@ -1,10 +1,12 @@
 //! The kernels that a command processes, from TOML files, a crate or flags.
 
 use super::combinations::combinations;
+use super::crate_kernels;
 use super::failure::Failure;
 use super::files::read_text;
 use super::flags::{DeviceFlags, KernelFlags, flag_of};
 use super::toml_file;
+use super::unused_sizes::unused_sizes;
 use crate::scan;
 use mkernel_declare::{Declaration, Declared, SpannedDiagnostic};
 use mkernel_spec::{
@@ -177,6 +179,7 @@ impl Sources {
     pub fn load(&self, device: &Device, overrides: Overrides) -> Result<Loaded, Failure> {
         let tuned = mkernel::tuned().map_err(Failure::Tuned)?;
         let mut loaded = Loaded::default();
+        let mut configs = Vec::new();
         for DeclaredKernel {
             type_name,
             declared,
@@ -184,11 +187,15 @@ impl Sources {
         {
             match declared {
                 Ok(declaration) => {
+                    configs.push(declaration.spec.config().clone());
                     let declared = (type_name, declaration);
                     self.plan_all_sizes(declared, ((device, &tuned), overrides), &mut loaded);
                 }
                 Err(diagnostics) => loaded.diagnostics.extend(diagnostics),
             }
+        }
+        if !self.flags.declare_a_kernel() && loaded.diagnostics.is_empty() {
+            loaded.diagnostics = unused_sizes(&self.flags, &configs, overrides.resize);
         }
         self.check_chosen(&mut loaded);
         Ok(loaded)
@@ -252,19 +259,8 @@ impl Sources {
             diagnostics.extend(wrong);
         }
         if let Some(dir) = &self.crate_dir {
-            let (found, wrong) = scan::scan_crate(dir).map_err(|source| Failure::Read {
-                path: dir.clone(),
-                source,
-            })?;
-            if found.is_empty() && wrong.is_empty() {
-                diagnostics.push(SpannedDiagnostic {
-                    span: dir.display().to_string(),
-                    reason: "no #[fused_kernel] in its src/ or examples/".to_owned(),
-                    help: "name the folder of a crate that declares kernels".to_owned(),
-                });
-            }
+            let found = crate_kernels::read(dir, diagnostics)?;
             declarations.extend(found.into_iter().map(DeclaredKernel::from));
-            diagnostics.extend(wrong);
         }
         Ok(declarations)
     }

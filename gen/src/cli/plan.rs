@@ -5,77 +5,24 @@ mod collective;
 mod combine;
 mod description;
 mod dispatch;
+mod drawing;
 mod gemm;
+mod planned;
 mod scaling;
 
 use super::failure::Failure;
 use super::format::{bytes, count, micros, table};
 use super::input::{Input, Kernel};
-use super::output::{Line, print, print_json};
+use super::output::{print, print_json};
 use description::Description;
 use mkernel_declare::SpannedDiagnostic;
 use mkernel_spec::abi::{self, Extent, OperandSpec};
-use mkernel_spec::plan::{Agent, Body, OpPlan, Region, Role, TunedTimes, Workspace};
-use mkernel_spec::{Device, Diagnostic, Diagnostics, KernelPlan, SizedSpec, Topology};
+use mkernel_spec::plan::{Agent, Body, OpPlan, Region, Role, TunedTimes};
+use mkernel_spec::{Diagnostic, Diagnostics, KernelPlan, Topology};
+pub use planned::Planned;
 pub use scaling::Scaled;
-use schemars::JsonSchema;
-use serde::Serialize;
 use std::fmt::Write as _;
-
-/// A plan as a JSON object.
-#[derive(Serialize, JsonSchema)]
-pub struct Planned<'a> {
-    label: &'a str,
-    place: &'a str,
-    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
-    spec: &'a SizedSpec,
-    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
-    device: &'a Device,
-    /// The body for the most rows, with the id, the shared memory and the bytes of the workspace of the whole kernel.
-    #[serde(flatten)]
-    #[schemars(with = "serde_json::Map<String, serde_json::Value>")]
-    body: Body,
-    /// The other bodies, from the fewest rows on.
-    #[serde(skip_serializing_if = "<[Body]>::is_empty")]
-    #[schemars(with = "Vec<serde_json::Map<String, serde_json::Value>>")]
-    fewer_rows: &'a [Body],
-    bound_us: f64,
-    bound_reason: &'static str,
-    /// The times that measured choices are justified by.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<serde_json::Map<String, serde_json::Value>>")]
-    tuned: Option<TunedTimes>,
-}
-
-impl Line for Planned<'_> {
-    const KIND: &'static str = "plan";
-}
-
-impl<'a> Planned<'a> {
-    fn new(kernel: &'a Kernel, plan: &'a KernelPlan) -> Self {
-        let body = plan.body();
-        let workspace = Workspace {
-            bytes: plan.workspace_bytes(),
-            ..body.workspace.clone()
-        };
-        Self {
-            label: &kernel.label,
-            place: &kernel.location,
-            spec: &plan.spec,
-            device: &plan.device,
-            body: Body {
-                id: plan.id.clone(),
-                smem_bytes: plan.smem_bytes(),
-                workspace,
-                ..body.clone()
-            },
-            fewer_rows: &plan.bodies[..plan.bodies.len() - 1],
-            bound_us: body.bound.us(),
-            bound_reason: body.bound.reason(),
-            tuned: plan.tuned,
-        }
-    }
-}
+use std::path::PathBuf;
 
 /// Describes the part of a body that depends on its operator.
 fn operator(body: &Body, topology: Topology) -> Description {
@@ -96,14 +43,24 @@ pub struct Plan {
     /// Show a table of the kernel's traffic and times on 2 to 64 nodes, with the same number of ranks on each
     #[arg(long)]
     scaling: bool,
+    /// Draw the plan to this file: the roles of warps, shared memory, the order of tiles, and the exchange between ranks.
+    /// Several kernels, or buckets of rows, have a file each: FILE-1.svg, FILE-2.svg
+    #[arg(long, value_name = "FILE", conflicts_with = "scaling")]
+    svg: Option<PathBuf>,
 }
 
 /// Prints the plan of every kernel.
-pub fn run(Plan { input, scaling }: &Plan, json: bool) -> Result<(), Failure> {
+pub fn run(plan: &Plan, json: bool) -> Result<(), Failure> {
+    let kernels = plan.input.load_planned()?;
+    if let Some(path) = &plan.svg {
+        let computes = |body: &Body, topology| operator(body, topology).computes;
+        drawing::write_all(&kernels, path, computes)?;
+    }
     let mut separator = "";
-    for (kernel, plan) in &input.load_planned()? {
-        if *scaling {
-            let rows = scaling::scaled(kernel, plan).map_err(|found| impossible(kernel, &found))?;
+    for (kernel, found) in &kernels {
+        if plan.scaling {
+            let rows =
+                scaling::scaled(kernel, found).map_err(|found| impossible(kernel, &found))?;
             if json {
                 rows.iter().try_for_each(print_json)?;
             } else {
@@ -113,9 +70,9 @@ pub fn run(Plan { input, scaling }: &Plan, json: bool) -> Result<(), Failure> {
             continue;
         }
         if json {
-            print_json(&Planned::new(kernel, plan))?;
+            print_json(&Planned::new(kernel, found))?;
         } else {
-            print(&format!("{separator}{}", describe(&kernel.label, plan)))?;
+            print(&format!("{separator}{}", describe(&kernel.label, found)))?;
             separator = "\n";
         }
     }

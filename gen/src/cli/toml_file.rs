@@ -1,7 +1,10 @@
-//! TOML files with `[[kernel]]` tables.
+//! TOML files with `[[kernel]]` tables, and options that kernels share in the table `[defaults]`.
 
+use super::toml_defaults::Defaults;
+use super::toml_entries::{entries, in_file_order};
 use mkernel_declare::{Declared, Parser, SpannedDiagnostic};
-use mkernel_spec::{Op, Value};
+use mkernel_spec::Value;
+use std::collections::{HashMap, HashSet, hash_map};
 use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;
@@ -25,20 +28,30 @@ pub fn read(path: &Path, text: &str) -> (Vec<Declared<String>>, Vec<SpannedDiagn
         return (Vec::new(), diagnostics); // The part that was recovered may lack keys that the file has.
     }
     let mut kernels = Vec::new();
+    let mut defaults = Defaults::of(root.get_ref());
     for (key, value) in in_file_order(root.get_ref()) {
         match (key.get_ref().as_ref(), value.get_ref()) {
             ("kernel", DeValue::Array(tables)) if tables.iter().all(|t| t.get_ref().is_table()) => {
                 for table in tables.iter() {
-                    kernels.push(read_kernel(table, &at).finish(at(&table.span())));
+                    let entries = defaults.with(entries(table));
+                    let mut parser = Parser::default();
+                    for (key, value) in entries {
+                        set(&mut parser, key, value, &at);
+                    }
+                    kernels.push(parser.finish(at(&table.span())));
                 }
             }
+            ("defaults", DeValue::Table(_)) => {}
             (name, _) => diagnostics.push(SpannedDiagnostic {
                 span: at(&key.span()),
                 reason: format!("`{name}` is not a list of [[kernel]] tables"),
-                help: "begin each kernel with a line [[kernel]]".to_owned(),
+                help: "begin each kernel with a line [[kernel]], and shared options with a line [defaults]".to_owned(),
             }),
         }
     }
+    diagnostics.extend(defaults.mistakes(at));
+    leave_out_repeated(&mut kernels);
+    diagnostics.extend(equal_names(&kernels));
     if kernels.is_empty() && diagnostics.is_empty() {
         diagnostics.push(SpannedDiagnostic {
             span: path.display().to_string(),
@@ -49,28 +62,40 @@ pub fn read(path: &Path, text: &str) -> (Vec<Declared<String>>, Vec<SpannedDiagn
     (kernels, diagnostics)
 }
 
-fn read_kernel(table: &Spanned<DeValue>, at: &impl Fn(&Range<usize>) -> String) -> Parser<String> {
-    let mut parser = Parser::default();
-    let Some(entries) = table.get_ref().as_table() else {
-        return parser; // Not reached: the caller has checked this.
-    };
-    for (key, value) in in_file_order(entries) {
-        match value.get_ref() {
-            DeValue::Table(group) if is_group(key.get_ref().as_ref()) => {
-                for (key, value) in in_file_order(group) {
-                    set(&mut parser, key, value, at);
-                }
-            }
-            _ => set(&mut parser, key, value, at),
-        }
-    }
-    parser
+/// Leaves out mistakes of kernels that an earlier kernel has too: mistakes in defaults.
+fn leave_out_repeated(kernels: &mut Vec<Declared<String>>) {
+    let mut known = HashSet::new();
+    kernels.retain_mut(|kernel| {
+        let Err(mistakes) = kernel else {
+            return true;
+        };
+        mistakes.retain(|mistake| known.insert((mistake.span.clone(), mistake.reason.clone())));
+        !mistakes.is_empty()
+    });
 }
 
-/// Whether a table of this name may contain options.
-fn is_group(name: &str) -> bool {
-    let mut options = Op::ALL.into_iter().flat_map(Op::options);
-    options.any(|option| option.group == Some(name))
+/// The mistakes of kernels that have the name of an earlier kernel.
+fn equal_names(kernels: &[Declared<String>]) -> Vec<SpannedDiagnostic<String>> {
+    let named = kernels.iter().flatten().filter_map(|kernel| {
+        let name = kernel.spec.config().name.as_deref()?;
+        Some((name, kernel))
+    });
+    let mut first = HashMap::new();
+    let mut found = Vec::new();
+    for (name, kernel) in named {
+        let span = kernel.span();
+        match first.entry(name) {
+            hash_map::Entry::Vacant(entry) => {
+                entry.insert(span);
+            }
+            hash_map::Entry::Occupied(earlier) => found.push(SpannedDiagnostic {
+                span: span.clone(),
+                reason: format!("the kernel at {} has the name `{name}` too", earlier.get()),
+                help: "give each kernel of a file another name".to_owned(),
+            }),
+        }
+    }
+    found
 }
 
 fn set(
@@ -98,19 +123,6 @@ fn set(
         read,
         at(&value.span()),
     );
-}
-
-/// The entries of a table in the order of the file. The table itself is sorted by key.
-fn in_file_order<'a, K, V>(
-    table: impl IntoIterator<Item = (&'a Spanned<K>, &'a Spanned<V>)>,
-) -> Vec<(&'a Spanned<K>, &'a Spanned<V>)>
-where
-    K: 'a,
-    V: 'a,
-{
-    let mut entries: Vec<_> = table.into_iter().collect();
-    entries.sort_by_key(|(key, _)| key.span().start);
-    entries
 }
 
 /// The offsets of all lines. A file may have thousands of kernels, so lines are not counted again for each span.
@@ -155,6 +167,76 @@ mod tests {
             let gemm = spec.problem().gemm().expect("a GEMM");
             assert_eq!(gemm.tuning.tile_m, Some(128));
         }
+    }
+
+    #[test]
+    fn kernels_share_defaults_that_their_operators_take() {
+        let text = "
+[defaults]
+world = 4
+n = 1024
+b_layout = 'nk'
+epilogue = { activation = 'silu' }
+
+[[kernel]]
+op = 'gemm_ar'
+m = 64
+k = 512
+
+[[kernel]]
+op = 'gemm_rs'
+m = 64
+k = 512
+world = 2
+activation = 'none'
+
+[[kernel]]
+op = 'all_gather'
+m = 64
+";
+        assert_eq!(reasons(text), [""; 0]);
+        let (kernels, _) = read(Path::new("f.toml"), text);
+        let configs = kernels.iter().flatten().map(|kernel| kernel.spec.config());
+        let worlds: Vec<_> = configs.map(|config| config.world).collect();
+        assert_eq!(worlds, [4, 2, 4]);
+        let gemms = kernels
+            .iter()
+            .flatten()
+            .filter_map(|kernel| kernel.spec.problem().gemm());
+        let suffixes: Vec<_> = gemms
+            .map(|gemm| (gemm.b_layout.name(), gemm.suffix()))
+            .collect();
+        assert_eq!(
+            suffixes,
+            [("nk", "_silu".to_owned()), ("nk", String::new())]
+        );
+    }
+
+    #[test]
+    fn mistakes_of_defaults_are_named_once() {
+        let kernel = "[[kernel]]\nop = 'gemm'\nm = 8\nn = 8\nk = 8\n";
+        let text =
+            format!("[defaults]\nop = 'gemm'\nworld = 3\nwrld = 8\nhidden = 8\n{kernel}{kernel}");
+        assert_eq!(
+            reasons(&text),
+            [
+                "f.toml:2:1: `op` has no default",
+                "f.toml:4:1: no kernel of the file takes the default `wrld`",
+                "f.toml:5:1: no kernel of the file takes the default `hidden`",
+                "f.toml:3:9: world: 3 ranks per node is not supported",
+            ]
+        );
+    }
+
+    #[test]
+    fn kernels_have_different_names() {
+        let kernel = |m: u32| {
+            format!("[[kernel]]\nname = 'up'\nop = 'gemm'\nworld = 1\nm = {m}\nn = 8\nk = 8\n")
+        };
+        assert_eq!(
+            reasons(&(kernel(8) + &kernel(16))),
+            ["f.toml:8:1: the kernel at f.toml:1:1 has the name `up` too"]
+        );
     }
 
     #[test]

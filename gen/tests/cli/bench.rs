@@ -128,7 +128,7 @@ fn simulated_gpus_are_refused_with_a_way_out() {
     assert_eq!(code(&output), 4, "{}", stderr(&output));
     let text = stderr(&output);
     assert!(
-        text.contains("64 GPUs are needed, and this host has"),
+        text.contains("the kernels need 64 GPUs, and this host has"),
         "{text}"
     );
 }
@@ -145,4 +145,27 @@ fn kernels_are_wanted_unless_earlier_results_are_given() {
     let output = run(&["bench", "--from=r.jsonl", "--op=gemm"]);
     assert_eq!(code(&output), 2, "{}", stderr(&output));
     assert!(stderr(&output).contains("remove the kernels, or --from"));
+}
+
+/// A dry run lists the kernels of a preset, for any number of ranks, on a host without GPUs.
+#[test]
+fn presets_are_listed_without_gpus() {
+    for (preset, kernels) in [("mission", 36), ("seed", 25)] {
+        let args = ["bench", "--preset", preset, "--dry-run", "--ranks=8"];
+        let output = run(&args);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let lines: Vec<_> = stdout(&output).lines().collect();
+        assert_eq!(lines.len(), 1 + kernels, "{lines:?}");
+        assert!(lines[1..].iter().all(|line| line.contains("_sm90a_g8_")));
+        let output = run(&[&["--json"], &args[..]].concat());
+        let plans = json_lines(&output);
+        assert_eq!(plans.len(), kernels);
+        assert!(plans.iter().all(|plan| plan["kind"] == "plan"));
+    }
+    let output = run(&["bench", "--preset=seed", "--op=gemm"]);
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    assert!(stderr(&output).contains("--preset has kernels of its own"));
+    let output = run(&["bench", "--preset=all"]);
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    assert!(stderr(&output).contains("mission"), "{}", stderr(&output));
 }

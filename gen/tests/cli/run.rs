@@ -354,21 +354,28 @@ fn output_names_the_devices_and_the_result() {
 }
 
 #[test]
-fn traces_and_timelines_are_written() {
+fn traces_are_written_with_their_units() {
     let dir = TempDir::new().expect("temporary folder");
-    let path = |name: &str| dir.path().join(name).display().to_string();
-    let (trace, timeline) = (path("trace.txt"), path("timeline.json"));
-    let output = run(&[&TINY[..], &["--trace", &trace, "--timeline", &timeline]].concat());
+    let trace = dir.path().join("trace.txt").display().to_string();
+    let output = run(&[&TINY[..], &["--trace", &trace]].concat());
     assert_eq!(code(&output), 0, "{}", stderr(&output));
-    let json = std::fs::read_to_string(timeline).expect("a file");
-    let json: Value = serde_json::from_str(&json).expect("JSON");
-    assert!(
-        json["traceEvents"]
-            .as_array()
-            .is_some_and(|events| !events.is_empty())
-    );
     let lines = std::fs::read_to_string(trace).expect("a file");
     assert!(lines.lines().count() > 10, "{lines}");
+    let heading = lines.lines().next().unwrap_or_default();
+    assert!(heading.contains("µs"), "{heading}");
+    let output = run(&[&TINY[..], &["--timeline", "t.json"]].concat());
+    assert_eq!(code(&output), 2, "timelines are made by `trace`");
+}
+
+#[test]
+fn negative_seeds_are_refused_with_the_limits() {
+    for command in ["run", "trace", "bench", "tune"] {
+        let output = run(&[command, "--seed", "-1"]);
+        assert_eq!(code(&output), 2, "{}", stderr(&output));
+        let text = stderr(&output);
+        let help = "write an integer from 0 to 9223372036854775807";
+        assert!(text.contains("-1") && text.contains(help), "{text}");
+    }
 }
 
 #[test]

@@ -212,3 +212,43 @@ fn child_output(child: &mut Child) -> (String, String, ExitStatus) {
     let errors = read(&mut child.stderr.take().expect("piped"));
     (out, errors, child.wait().expect("ends"))
 }
+
+/// A suite for each kernel with a test for each seed. Kernels that fail have failures with their description.
+#[test]
+fn outcomes_are_written_as_junit_xml() {
+    let dir = TempDir::new().expect("temporary folder");
+    let kernels = file(&dir, "k.toml", KERNELS).display().to_string();
+    let xml = dir.path().join("junit.xml").display().to_string();
+    let args = [
+        &SMALL[..],
+        &[&kernels, "--seeds=3..5", SLOW, "--junit", &xml],
+    ]
+    .concat();
+    let output = late(&args);
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    let text = fs::read_to_string(&xml).expect("a file");
+    let document = roxmltree::Document::parse(&text).expect("XML");
+    let root = document.root_element();
+    let counts = ["tests", "failures", "errors"].map(|name| root.attribute(name));
+    assert_eq!(counts, [Some("6"), Some("2"), Some("0")], "{text}");
+    let all = |name: &str| -> Vec<_> {
+        let nodes = document.descendants();
+        nodes.filter(|node| node.has_tag_name(name)).collect()
+    };
+    let names: Vec<_> = all("testsuite")
+        .iter()
+        .map(|suite| suite.attribute("name").unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(names, ["up", LABEL, LABEL]);
+    let cases: Vec<_> = all("testcase")
+        .iter()
+        .map(|case| case.attribute("name").unwrap_or_default().to_owned())
+        .collect();
+    assert_eq!(cases, ["seed 3", "seed 4"].repeat(3));
+    let failures = all("failure");
+    assert_eq!(failures.len(), 2, "{text}");
+    for failure in failures {
+        let reason = failure.text().unwrap_or_default();
+        assert!(reason.contains("to repeat: "), "{reason}");
+    }
+}

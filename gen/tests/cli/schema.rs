@@ -164,6 +164,9 @@ fn toml_files_match_their_schemas() {
     assert!(count > 50, "only {count} files");
     let fine = "[[kernel]]\nop = 'ag_gemm'\nworld = 2\nm = '..=64'\nn = 8\nk = 'dynamic'\n";
     assert!(kernels.is_valid(&toml_value(fine)));
+    let shared = |option: &str| toml_value(&format!("[defaults]\n{option}\n{fine}"));
+    assert!(kernels.is_valid(&shared("dtype = 'fp16'")));
+    assert!(!kernels.is_valid(&shared("op = 'gemm'")) && !kernels.is_valid(&shared("wrld = 2")));
     for wrong in [
         "heads = 2",
         "bias = 1",

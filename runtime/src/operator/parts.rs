@@ -46,6 +46,20 @@ pub(super) struct BoundParams {
 }
 
 impl Parts {
+    /// Returns the operator, the rank and the sizes of a call, for profilers.
+    pub fn name_of_call(&self, rows: CallRows<'_>) -> String {
+        let mut name = format!("{}, rank {}", self.health.operator.name(), self.shared.rank);
+        for (field, dim) in self.plan.spec.config().problem.dims() {
+            name += &format!(" {field}={dim}");
+        }
+        match rows.given() {
+            Rows::Most => {}
+            Rows::Count(rows) => name += &format!(", {rows} rows"),
+            Rows::At(_) => name += ", rows in device memory",
+        }
+        name
+    }
+
     /// Checks the operands and packs the parameter. If all values equal those of the last launch, which were checked then, the
     /// parameter of the last launch is kept.
     pub fn bind(

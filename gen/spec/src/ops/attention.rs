@@ -11,6 +11,7 @@ pub(crate) mod plan;
 mod push;
 mod roles;
 mod slots;
+mod tile_sequence;
 mod work;
 
 pub use config::{
@@ -21,3 +22,4 @@ pub use memory::{AttentionSmem, AttentionWorkspace};
 pub use op_plan::{AttentionPlan, SUB_TILE_BYTES, TILE_ROWS};
 pub use placement::{Layout, Placement};
 pub use push::PUSH_LEAD;
+pub use tile_sequence::{KeyTile, QueryTile};

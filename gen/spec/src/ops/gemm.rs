@@ -18,6 +18,7 @@ mod roles;
 pub(crate) mod scales;
 mod smem;
 mod spec;
+mod tile_sequence;
 pub(crate) mod types;
 
 pub use self::core::CoreLayout;
@@ -26,4 +27,5 @@ pub use memory::GemmWorkspace;
 pub use op_plan::{Chunks, Cluster, GemmPlan, Reduction, SLOT_BYTES, Split, TileOrder};
 pub use scales::{SCALE_BLOCK, Scales};
 pub use smem::{CommSmem, GemmSmem};
+pub use tile_sequence::{PlacedTile, ShardChunk};
 pub use types::GemmTypes;

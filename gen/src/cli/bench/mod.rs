@@ -4,6 +4,7 @@ mod job;
 mod measurement;
 mod output;
 mod plot;
+mod preset;
 mod report;
 mod rival_calls;
 mod rivals;
@@ -13,9 +14,11 @@ pub mod timing;
 
 use super::Failure;
 use super::fabric_test::Network;
+use super::format::{micros, table};
 use super::input::Kernel;
-use super::output::print_stderr;
-use super::run::{MAX_SEED, seed_from_clock};
+use super::output::{print, print_json, print_stderr};
+use super::plan::Planned;
+use super::run::{parse_seed, seed_from_clock};
 use super::timed_kernels::TimedKernels;
 use job::TimedJob;
 pub use job::{Failed, FailedLine};
@@ -23,6 +26,7 @@ pub use measurement::Measurement;
 use mkernel::KernelPlan;
 use mkernel_measure::TimeLimit;
 use output::Output;
+use preset::Preset;
 use std::path::PathBuf;
 use std::time::Duration;
 use timing::Settings;
@@ -32,11 +36,17 @@ use timing::Settings;
 pub struct Bench {
     #[command(flatten)]
     kernels: TimedKernels,
+    /// Measure kernels that come with mkernel-gen, on all GPUs of the host or on --ranks GPUs
+    #[arg(long, value_enum, conflicts_with = "from")]
+    preset: Option<Preset>,
+    /// List the kernels with their plans, and measure nothing; needs no GPU
+    #[arg(long, conflicts_with = "from")]
+    dry_run: bool,
     /// Number of rounds; one more warms up
     #[arg(long, value_name = "COUNT", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Seed of the data [default: a new seed each time]
-    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..MAX_SEED))]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = parse_seed)]
     seed: Option<u64>,
     /// Do not check results, whose references are computed by the CPU and take long for large products
     #[arg(long)]
@@ -70,7 +80,14 @@ impl Bench {
         if !self.from.is_empty() {
             return self.report_earlier(json);
         }
-        let kernels = self.kernels.load()?;
+        let kernels = match self.preset {
+            Some(preset) => self.kernels.plan_file(preset.file())?,
+            None => self.kernels.plan()?,
+        };
+        if self.dry_run {
+            return list(&kernels, json);
+        }
+        let kernels = self.kernels.on_gpus(kernels)?;
         let seed = self.seed.unwrap_or_else(seed_from_clock);
         let mut output = Output::new(json, self.out.as_deref())?;
         let mut failed = Failed::default();
@@ -124,4 +141,26 @@ impl Bench {
             .try_for_each(|measured| output.add(measured))?;
         output.finish()
     }
+}
+
+/// Prints a line for each kernel.
+fn list(kernels: &[(Kernel, KernelPlan)], json: bool) -> Result<(), Failure> {
+    if json {
+        let mut kernels = kernels.iter();
+        return kernels.try_for_each(|(kernel, plan)| print_json(&Planned::new(kernel, plan)));
+    }
+    let row = |(kernel, plan): &(Kernel, KernelPlan)| {
+        vec![
+            kernel.label.clone(),
+            plan.spec.topology().to_string(),
+            micros(plan.body().bound.us()),
+            micros(plan.body().estimate_us),
+            plan.id.clone(),
+        ]
+    };
+    let heading = ["kernel", "ranks", "bound", "estimate", "plan"].map(str::to_owned);
+    let rows: Vec<_> = std::iter::once(heading.to_vec())
+        .chain(kernels.iter().map(row))
+        .collect();
+    print(&table(&rows, &[1, 2, 3]))
 }

@@ -2,6 +2,7 @@
 
 use super::measurement::{self, Measurement, Time};
 use super::series::Series;
+use crate::cli::palette::COLOURS;
 use plotters::coord::ranged1d::{AsRangedCoord, ValueFormatter};
 use plotters::prelude::*;
 use std::error::Error;
@@ -11,16 +12,6 @@ use std::ops::Range;
 const SIZE: (u32, u32) = (640, 400);
 /// The largest number of labels for which the axis of sizes has room.
 const MAX_LABELS: usize = 12;
-/// The palette of Okabe and Ito, which people with any colour vision can tell apart. The kernel has the first colour.
-const COLOURS: [RGBColor; 6] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-    RGBColor(230, 159, 0),
-];
-
 /// A line of a plot.
 struct Line<'a> {
     name: &'a str,

@@ -1,7 +1,7 @@
 //! Describes the plan of a GEMM operator.
 
 use super::description::{Description, ranks_on};
-use crate::cli::format::bytes;
+use crate::cli::format::{bytes, count};
 use mkernel_spec::plan::{Body, GemmPlan, Reduction};
 use mkernel_spec::{BLayout, GemmOp, Norm, Topology};
 use std::fmt::Write as _;
@@ -192,8 +192,13 @@ fn transfer(body: &Body, op_plan: &GemmPlan, topology: Topology) -> Vec<String> 
         ));
     } else {
         lines.push(format!(
-            "a flag counts {} pieces of {} rows; {} chunks are sent in turns, slice by slice",
-            chunks.arrivals, chunks.piece_rows, chunks.panel_chunks
+            "a flag counts {} of {}; {}, slice by slice",
+            count(chunks.arrivals as usize, "piece"),
+            count(chunks.piece_rows as usize, "row"),
+            match chunks.panel_chunks {
+                1 => "chunks are sent one by one".to_owned(),
+                chunks => format!("{chunks} chunks are sent in turns"),
+            }
         ));
     }
     lines

@@ -10,6 +10,7 @@ pub mod exit_code;
 mod gemm;
 mod host_memory;
 pub mod inputs;
+mod junit;
 mod kernel_run;
 mod machine_flags;
 mod memory;
@@ -36,6 +37,7 @@ pub mod verdict;
 use super::Failure;
 use super::environment;
 use super::fabric_test::Network;
+use super::files::write_text;
 use super::input::{Kernel, Sources};
 use super::machine::{Machine, cores};
 use crate::cli::output::print_note;
@@ -48,9 +50,8 @@ use queue::Queue;
 use ranks::Outcome;
 use report::Report;
 use runs::Runs;
-use std::fs;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::SystemTime;
 pub use summary::Summary;
 
@@ -74,7 +75,7 @@ pub struct Run {
     calls: u32,
     /// Seed of the data, and of the order of events on simulated GPUs [default: MKERNEL_SIM_SEED, else a new seed
     /// each time]
-    #[arg(long, value_name = "NUMBER", conflicts_with = "seeds", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..MAX_SEED))]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "seeds", allow_negative_numbers = true, value_parser = parse_seed)]
     seed: Option<u64>,
     /// Run once for each seed from A to B - 1
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
@@ -82,12 +83,13 @@ pub struct Run {
     /// Start no other run after a run that is not right
     #[arg(long)]
     fail_fast: bool,
-    /// Write a trace with a line for each event
+    /// Write the outcomes as JUnit XML, which CI systems show: a suite for each kernel, a test for each seed
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Write a line for each event of the simulator: waits, and the last 4000 changes of flags. mkernel-gen trace makes a
+    /// timeline
     #[arg(long, value_name = "FILE", help_heading = "Simulated GPUs")]
     trace: Option<PathBuf>,
-    /// Write a timeline as JSON for ui.perfetto.dev or chrome://tracing
-    #[arg(long, value_name = "FILE", help_heading = "Simulated GPUs")]
-    timeline: Option<PathBuf>,
     /// Run this many kernels and seeds at a time [default: one per core, at most 8]
     #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=MAX_HOSTS as i64), help_heading = "Simulated GPUs")]
     jobs: Option<u8>,
@@ -98,8 +100,7 @@ pub struct Run {
 impl Run {
     /// Runs every kernel with every seed. Runs that fail do not stop the others, unless `--fail-fast` is given.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
-        let has_timeline = self.trace.is_some() || self.timeline.is_some();
-        let (machine, kernels) = self.machine.choose(&self.sources, has_timeline)?;
+        let (machine, kernels) = self.machine.choose(&self.sources, self.trace.is_some())?;
         let seeds = self.seeds()?;
         self.check_flags(machine, kernels.len(), &seeds)?;
         self.check_network(&kernels)?;
@@ -119,12 +120,12 @@ impl Run {
         if machine != Machine::Gpus {
             effort::warn_if_long(&kernels, seeds.end - seeds.start, jobs);
         }
-        let mut report = Report::new(json, total);
+        let mut report = Report::new((json, self.junit.as_deref()), total);
         let queue = Queue::new(seeds, &memory.needed_bytes, memory.available_bytes);
         let runs = Runs {
             network: &self.network,
             fail_fast: self.fail_fast,
-            write: &|outcome| self.write_timeline(outcome),
+            write: &|outcome| self.write_trace(outcome),
             kernels: &kernels,
             queue: &queue,
             jobs,
@@ -162,16 +163,16 @@ impl Run {
         kernels: usize,
         seeds: &Range<u64>,
     ) -> Result<(), Failure> {
-        let is_traced = self.trace.is_some() || self.timeline.is_some();
+        let is_traced = self.trace.is_some();
         let is_simulated = self.machine.is_simulated() || self.jobs.is_some();
         if machine == Machine::Gpus && (is_traced || is_simulated) {
             return Err(Failure::Usage(
-                "--sms, --skew, --jobs, --trace and --timeline are for simulated GPUs; add --device sim",
+                "--sms, --skew, --jobs and --trace are for simulated GPUs; add --device sim",
             ));
         }
         if is_traced && (kernels, seeds.end - seeds.start) != (1, 1) {
             return Err(Failure::Usage(
-                "--trace and --timeline are for a single run; give one kernel, and one --seed instead of --seeds",
+                "--trace is for a single run; give one kernel, and one --seed instead of --seeds",
             ));
         }
         Ok(())
@@ -186,27 +187,23 @@ impl Run {
         wanted.min(usize::try_from(total).unwrap_or(usize::MAX))
     }
 
-    /// Writes the files of `--trace` and `--timeline`.
-    fn write_timeline(&self, outcome: &Outcome) -> Result<(), Failure> {
-        if let Some(path) = &self.timeline {
-            write(path, &outcome.timeline)?;
-        }
+    /// Writes the file of `--trace`.
+    fn write_trace(&self, outcome: &Outcome) -> Result<(), Failure> {
         if let Some(path) = &self.trace {
             let text = trace::readable(&outcome.timeline).map_err(|error| Failure::Write {
                 path: path.clone(),
                 source: error.into(),
             })?;
-            write(path, &text)?;
+            write_text(path, &text)?;
         }
         Ok(())
     }
 }
 
-pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(path, text).map_err(|source| Failure::Write {
-        path: path.to_owned(),
-        source,
-    })
+/// Parses a seed.
+pub fn parse_seed(text: &str) -> Result<u64, String> {
+    let seed = text.parse().ok().filter(|seed| *seed < MAX_SEED);
+    seed.ok_or_else(|| format!("write an integer from 0 to {}", MAX_SEED - 1))
 }
 
 /// Parses a range of seeds, such as `3..20`.
@@ -241,7 +238,16 @@ pub fn seed_from_clock() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::parse_seeds;
+    use super::{MAX_SEED, parse_seed, parse_seeds};
+
+    #[test]
+    fn seeds() {
+        assert_eq!(parse_seed("7"), Ok(7));
+        for wrong in ["-1", "", "1.5", "1e3", &MAX_SEED.to_string()] {
+            let help = parse_seed(wrong).expect_err("no seed");
+            assert_eq!(help, "write an integer from 0 to 9223372036854775807");
+        }
+    }
 
     #[test]
     fn ranges_of_seeds() {

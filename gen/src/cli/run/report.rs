@@ -2,6 +2,7 @@
 //! that repeats a failed run.
 
 use super::exit_code::code;
+use super::junit::Junit;
 use super::kernel_run::KernelRun;
 use super::outcome_line::{OutcomeLine, problems};
 use super::ranks::{Completed, Outcome};
@@ -12,11 +13,13 @@ use crate::cli::format::count;
 use crate::cli::output::{print, print_json};
 use crate::cli::{plan, progress};
 use indicatif::ProgressBar;
+use std::path::Path;
 use std::time::Instant;
 
 /// Prints outcomes, and counts the runs that were not right.
 pub struct Report {
     json: bool,
+    junit: Option<Junit>,
     total: u64,
     right: u64,
     wrong: u64,
@@ -30,11 +33,12 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty report of `total` runs. With `json` outcomes are printed as JSON lines.
-    pub fn new(json: bool, total: u64) -> Self {
+    /// An empty report of `total` runs. With `json` outcomes are printed as JSON lines. `junit` is a file for JUnit XML.
+    pub fn new((json, junit): (bool, Option<&Path>), total: u64) -> Self {
         let template = "running {wide_bar} {pos}/{len} runs {msg}{elapsed}, about {eta} left";
         Self {
             json,
+            junit: junit.map(Junit::new),
             total,
             right: 0,
             wrong: 0,
@@ -75,6 +79,10 @@ impl Report {
                 .progress
                 .set_message(format!("({not_right} not right) ")),
         }
+        let description = describe(about, outcome);
+        if let Some(junit) = &mut self.junit {
+            junit.add(about, outcome, &description);
+        }
         if self.json {
             return self
                 .progress
@@ -86,13 +94,16 @@ impl Report {
             let plan = outcome.result.as_ref().map_or(about.plan, |ran| &ran.plan);
             text += &format!("  plan      {}\n", plan::summary(plan));
         }
-        text += &describe(about, outcome);
+        text += &description;
         self.progress.suspend(|| print(&text))
     }
 
-    /// Prints the numbers of runs.
+    /// Prints the numbers of runs, and writes the file of JUnit XML.
     pub fn summary(&self, interrupted: bool) -> Result<(), Failure> {
         self.progress.finish_and_clear();
+        if let Some(junit) = &self.junit {
+            junit.write()?;
+        }
         let summary = Summary {
             ok: self.right == self.total,
             right: self.right,

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 /// Flags that are removed together with their values: the flags of seeds, of concurrent runs, and of files that the first
 /// run has written.
-const LEFT_OUT: [&str; 6] = ["--seed", "--seeds", "--trace", "--timeline", "--jobs", "-j"];
+const LEFT_OUT: [&str; 6] = ["--seed", "--seeds", "--trace", "--junit", "--jobs", "-j"];
 
 /// The flag that chooses kernels.
 const KERNEL: &str = "--kernel";
@@ -102,7 +102,7 @@ mod tests {
             repeated(&[
                 "m",
                 "run",
-                "--timeline",
+                "--junit",
                 "t",
                 "--device",
                 "gpu",

@@ -1,4 +1,4 @@
-//! Converts a timeline from JSON for Perfetto to text.
+//! Converts the events of a simulation from JSON to text.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -47,7 +47,8 @@ pub fn readable(timeline: &str) -> Result<String, serde_json::Error> {
     }
     events.retain(|event| event.ph != "M");
     events.sort_by(|a, b| a.ts.total_cmp(&b.ts));
-    let mut text = String::new();
+    // The simulator keeps all waits, and the last changes of flags.
+    let mut text = "    begin µs       µs  rank, thread, event\n".to_owned();
     for event in &events {
         // A process is a rank.
         let rank = names.get(&(event.pid, None)).cloned();
@@ -88,7 +89,7 @@ mod tests {
         ], "displayTimeUnit": "ns"}"#;
         assert_eq!(
             readable(json).expect("JSON"),
-            "       2.000             rank 0  flag\n       5.000      1.500  GPU 1  CTA 0 load  wait  peer=0\n"
+            "    begin µs       µs  rank, thread, event\n       2.000             rank 0  flag\n       5.000      1.500  GPU 1  CTA 0 load  wait  peer=0\n"
         );
         assert!(readable("").is_err());
     }

@@ -2,6 +2,7 @@
 
 use mkernel_spec::{Device, Limits, Op, Values};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
 
@@ -15,6 +16,7 @@ pub fn kernels() -> Value {
         "additionalProperties": false,
         "required": ["kernel"],
         "properties": {
+            "defaults": defaults(),
             "kernel": {
                 "type": "array",
                 "minItems": 1,
@@ -22,6 +24,27 @@ pub fn kernels() -> Value {
             },
         },
     })
+}
+
+/// The schema of the options that kernels share: the options of all operators except `op`.
+fn defaults() -> Value {
+    let mut schemas: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for op in Op::ALL {
+        let Value::Object(of_op) = operator(op)["properties"].take() else {
+            continue;
+        };
+        for (name, schema) in of_op.into_iter().filter(|(name, _)| name != "op") {
+            let known = schemas.entry(name).or_default();
+            if !known.contains(&schema) {
+                known.push(schema);
+            }
+        }
+    }
+    let properties: Map<_, _> = schemas
+        .into_iter()
+        .map(|(name, schemas)| (name, json!({ "anyOf": schemas })))
+        .collect();
+    json!({ "type": "object", "additionalProperties": false, "properties": properties })
 }
 
 /// The schema of a kernel of one operator. Options of a group may also be in the table of the group.

@@ -9,13 +9,14 @@ mod times;
 use super::Failure;
 use super::fabric_test::Network;
 use super::failure::chain;
+use super::files::write_text;
 use super::input::{Kernel, Sources};
 use super::machine::Machine;
 use super::output::{print, print_json, print_stderr};
 use super::run::call_memory::CallMemory;
 use super::run::inputs::Inputs;
 use super::run::ranks::{Job, RankError, RankFailure};
-use super::run::{MAX_SEED, MachineFlags, seed_or_environment, write};
+use super::run::{MachineFlags, parse_seed, seed_or_environment};
 pub use file::TraceFile;
 use mkernel::trace::Trace;
 use mkernel::{Communicator, KernelConfig, KernelPlan};
@@ -35,7 +36,7 @@ pub struct TraceKernel {
     calls: u32,
     /// Seed of the data, and of the order of events on simulated GPUs [default: MKERNEL_SIM_SEED, else a new seed
     /// each time]
-    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..MAX_SEED))]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = parse_seed)]
     seed: Option<u64>,
     /// Most events of a warp, rounded up to a power of 2 [default: 2048, on simulated GPUs 256]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=65536))]
@@ -66,7 +67,7 @@ impl TraceKernel {
         let aligned = Aligned::new(traces, is_simulated);
         let file = TraceFile::new(&aligned, &plan, is_simulated);
         let text = serde_json::to_string(&file).map_err(|error| Failure::Output(error.into()))?;
-        write(&self.out, &text)?;
+        write_text(&self.out, &text)?;
         let line = TraceLine::new(kernel, &plan, &aligned, (&self.out, is_simulated));
         match json {
             true => print_json(&line),

@@ -12,7 +12,7 @@ use super::input::Kernel;
 use super::machine::Machine;
 use super::output::{print_json, print_note};
 use super::run::ranks::Outcome;
-use super::run::{MAX_SEED, seed_from_clock};
+use super::run::{parse_seed, seed_from_clock};
 use super::timed_kernels::TimedKernels;
 use mkernel::{KernelConfig, KernelPlan, Tuned};
 use mkernel_declare::SpannedDiagnostic;
@@ -51,7 +51,7 @@ pub struct Tune {
     #[arg(long, value_name = "COUNT", default_value_t = 11, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Seed of the data [default: a new seed each time]
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(..MAX_SEED))]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = parse_seed)]
     seed: Option<u64>,
     /// Do not check results, whose references are computed by the CPU and take long for large products
     #[arg(long)]
