@@ -33,13 +33,13 @@ pub struct FabricTest {
     #[arg(long, value_name = "COUNT")]
     nodes: Option<u32>,
     /// Sizes of messages, multiples of 4 [default: 4,4096,65536,262144,1048576; on simulated GPUs 4,256,4096]
-    #[arg(long, value_name = "SIZES", value_delimiter = ',')]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = parse_bytes)]
     bytes: Vec<u32>,
     /// Messages of each size to each peer [default: 2000; on simulated GPUs 16]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     messages: Option<u32>,
     /// Messages in flight to a peer while bandwidth is measured
-    #[arg(long, value_name = "COUNT", default_value_t = 32)]
+    #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     window: u32,
     /// Seed of the messages' contents and of emulated faults
     #[arg(
@@ -51,6 +51,15 @@ pub struct FabricTest {
     seed: u64,
     #[command(flatten)]
     network: Network,
+}
+
+/// Parses the size of a message.
+fn parse_bytes(text: &str) -> Result<u32, &'static str> {
+    let bytes = text
+        .parse()
+        .ok()
+        .filter(|bytes: &u32| *bytes > 0 && bytes.is_multiple_of(4));
+    bytes.ok_or("write a multiple of 4 bytes above 0, since messages consist of 32-bit words")
 }
 
 /// The results for one size of messages: the worst of all ranks.

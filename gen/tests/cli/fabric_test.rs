@@ -27,13 +27,14 @@ fn messages_arrive_right_over_a_bad_network() {
 
 #[test]
 fn invalid_arguments_are_refused_with_the_limit() {
-    for (args, part) in [
-        (&["--nodes=3"][..], "2 ranks cannot be divided into 3 nodes"),
-        (&["--bytes=6"], "multiple of 4"),
-        (&["--window=0"], "a window of 0"),
+    for (args, part, wanted) in [
+        ("--nodes=3", "2 ranks cannot be divided into 3 nodes", 1),
+        ("--bytes=6", "multiple of 4", 2),
+        ("--bytes=64,0", "multiple of 4", 2),
+        ("--window=0", "0 is not in 1..", 2),
     ] {
-        let output = run(&[&["fabric-test", "--device=sim"], args].concat());
-        assert_eq!(code(&output), 1, "{args:?}");
+        let output = run(&["fabric-test", "--device=sim", args]);
+        assert_eq!(code(&output), wanted, "{args:?}");
         assert!(
             stderr(&output).contains(part),
             "{args:?}: {}",
