@@ -64,7 +64,7 @@ pub mod spec {
 pub mod schedule {
     pub use crate::kernel::NoSchedule;
     pub use crate::parts::schedule::{
-        Action, Counter, Expect, Lane, Message, Pace, Schedule, Symmetry, Way,
+        Action, Counter, Expect, Lane, Message, Pace, Popularity, Routing, Schedule, Symmetry, Way,
     };
 }
 

@@ -2,9 +2,12 @@
 
 use super::op_plan::OpPlan;
 use super::plan::KernelPlan;
+use crate::ops::attention::schedule::AttentionSchedule;
 use crate::ops::collective::schedule::CollectiveSchedule;
+use crate::ops::combine::schedule::CombineSchedule;
+use crate::ops::dispatch::schedule::DispatchSchedule;
 use crate::ops::gemm::schedule::GemmSchedule;
-use crate::parts::schedule::Schedule;
+use crate::parts::schedule::{Routing, Schedule};
 use std::fmt;
 
 /// The reason why a plan has no [`Schedule`].
@@ -25,11 +28,11 @@ impl fmt::Display for NoSchedule {
 impl std::error::Error for NoSchedule {}
 
 impl KernelPlan {
-    /// The messages of a call with the most rows, across nodes.
+    /// The messages of a call with the most rows or tokens, across nodes. Experts are chosen by `routing`.
     ///
     /// # Errors
     /// A plan for one node, and an operator whose messages are not written as data.
-    pub fn schedule(&self) -> Result<Box<dyn Schedule>, NoSchedule> {
+    pub fn schedule(&self, routing: Routing) -> Result<Box<dyn Schedule>, NoSchedule> {
         let (topology, body) = (self.spec.topology(), self.body());
         if body.network.is_none() {
             return Err(NoSchedule {
@@ -49,12 +52,33 @@ impl KernelPlan {
                 (topology, &body.traffic),
                 &self.device,
             ))),
+            OpPlan::Attention(plan) => {
+                let ctas = body.launch.grid_ctas;
+                let schedule =
+                    AttentionSchedule::new(plan, (topology, &body.traffic), ctas, &self.device);
+                Ok(Box::new(schedule))
+            }
+            OpPlan::Dispatch(plan) if !plan.returns() => {
+                let whole = (topology, &body.traffic);
+                Ok(Box::new(DispatchSchedule::new(
+                    plan,
+                    whole,
+                    routing,
+                    &self.device,
+                )))
+            }
+            OpPlan::Combine(plan) => Ok(Box::new(CombineSchedule::new(
+                plan,
+                topology,
+                routing,
+                &self.device,
+            ))),
             _ => Err(NoSchedule {
                 reason: format!(
                     "the messages of {} are not modelled yet",
                     self.spec.config().op()
                 ),
-                help: "use ag_gemm, gemm_rs, gemm_ar, all_gather, reduce_scatter or all_reduce; `mkernel-gen plan --scaling` has bounds of all operators",
+                help: "use all_gather in place of broadcast or all_to_all; `mkernel-gen plan --scaling` has the bounds of all operators",
             }),
         }
     }

@@ -4,7 +4,7 @@
 //! (`schedule.rs`), from the same numbers that the kernel gets. Only the order of messages is stated a second time; the device code
 //! has the order too, and a test compares the puts of both (`gen/tests/cli/simulate.rs`).
 //!
-//! A rank has lanes. A lane is a role of the kernel: workers that take actions in turn, each worker its own actions in order. An action
+//! A rank has lanes. A lane is a role of the kernel: workers that take actions in order. An action
 //! waits for counters of its rank, takes time, sends messages, and raises a counter. A message raises a counter of its receiver.
 //! Counters are numbered by distances between ranks, so all ranks of an even problem have the same schedule.
 
@@ -80,8 +80,27 @@ impl Action {
 pub struct Lane {
     /// The name in reports.
     pub name: &'static str,
-    /// Workers that act at the same time. Worker w has the actions w, w + `workers`, and so on.
+    /// Workers that act at the same time.
     pub workers: u32,
+    /// Whether a worker takes the next action of the lane when it is free. Otherwise each worker has actions of its own.
+    pub is_shared: bool,
+}
+
+impl Lane {
+    /// Returns a lane whose workers have actions of their own.
+    pub(crate) const fn new(name: &'static str, workers: u32) -> Self {
+        Self {
+            name,
+            workers,
+            is_shared: false,
+        }
+    }
+
+    /// The number of lists of actions: one for each worker, or one for all workers.
+    #[must_use]
+    pub const fn lists(self) -> u32 {
+        if self.is_shared { 1 } else { self.workers }
+    }
 }
 
 /// The ranks that act alike.
@@ -91,6 +110,25 @@ pub enum Symmetry {
     Even,
     /// Ranks send different numbers of bytes.
     Uneven,
+}
+
+/// The probabilities with which tokens choose experts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Popularity {
+    /// All experts are equally likely.
+    #[default]
+    Uniform,
+    /// The probability of the n-th expert is proportional to 1/n. Popular experts are on random ranks.
+    Zipf,
+}
+
+/// The random choice of experts for tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Routing {
+    /// The probabilities.
+    pub popularity: Popularity,
+    /// The seed of the choice.
+    pub seed: u64,
 }
 
 /// Times and rates of the cost model that apply to the messages of a call.
@@ -118,19 +156,19 @@ pub trait Schedule: Sync {
     fn counters(&self) -> u32;
     /// The ranks that act alike.
     fn symmetry(&self) -> Symmetry;
-    /// Action `turn` of a worker of a lane on a rank; `None` if the worker has ended.
-    fn action(&self, rank: u32, lane: usize, worker: u32, turn: u32) -> Option<Action>;
+    /// Action `turn` of list `list` of a lane on a rank; `None` after the last action. Each worker of the lane has a list, or all
+    /// workers share list 0.
+    fn action(&self, rank: u32, lane: usize, list: u32, turn: u32) -> Option<Action>;
 }
 
 impl dyn Schedule + '_ {
     /// The messages that a rank sends in one call, lane by lane.
     pub fn messages(&self, rank: u32) -> impl Iterator<Item = Message> {
         let lanes = self.lanes().iter().enumerate();
-        let workers =
-            lanes.flat_map(|(lane, of)| (0..of.workers).map(move |worker| (lane, worker)));
-        workers.flat_map(move |(lane, worker)| {
+        let lists = lanes.flat_map(|(lane, of)| (0..of.lists()).map(move |list| (lane, list)));
+        lists.flat_map(move |(lane, list)| {
             (0..)
-                .map_while(move |turn| self.action(rank, lane, worker, turn))
+                .map_while(move |turn| self.action(rank, lane, list, turn))
                 .flat_map(|action| action.messages)
         })
     }

@@ -107,6 +107,8 @@ struct Engine<'a> {
     counters: Vec<u32>,
     /// The workers that wait for a counter.
     waiting: HashMap<usize, Vec<(Worker, Action)>>,
+    /// The next action of each lane whose workers share a list, by simulated rank and lane.
+    shared: Vec<u32>,
     windows: Windows<Sent>,
     /// The links of leaf switches, by leaf and local rank.
     up: Vec<Server>,
@@ -127,6 +129,7 @@ impl<'a> Engine<'a> {
             usage: vec![Usage::new(network.rails, schedule.lanes().len()); count],
             counters: vec![0; count * schedule.counters() as usize],
             waiting: HashMap::new(),
+            shared: vec![0; count * schedule.lanes().len()],
             windows: Windows::new(count * topology.peers() as usize, credits),
             up: vec![Server::default(); leaves as usize],
             down: vec![Server::default(); leaves as usize],
@@ -183,11 +186,17 @@ impl<'a> Engine<'a> {
     }
 
     fn begin(&mut self, now: f64, worker: Worker) {
-        let rank = self.ranks.rank(worker.rank);
-        let action = self
-            .schedule
-            .action(rank, worker.lane as usize, worker.worker, worker.turn);
-        let Some(action) = action else {
+        let (rank, lane) = (self.ranks.rank(worker.rank), worker.lane as usize);
+        let (list, turn) = match self.schedule.lanes()[lane].is_shared {
+            true => {
+                let lanes = self.schedule.lanes().len();
+                let next = &mut self.shared[worker.rank as usize * lanes + lane];
+                *next += 1;
+                (0, *next - 1)
+            }
+            false => (worker.worker, worker.turn),
+        };
+        let Some(action) = self.schedule.action(rank, lane, list, turn) else {
             return;
         };
         match action.before_us > 0.0 {

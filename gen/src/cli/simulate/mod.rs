@@ -17,6 +17,7 @@ use mkernel_declare::SpannedDiagnostic;
 use mkernel_fabric::endpoint_info::{
     MAX_PEER_RECEIVES, RECEIVE_QUEUE, put_credits, receives_per_peer,
 };
+use mkernel_spec::schedule::{Popularity, Routing};
 use mkernel_spec::{Device, Diagnostics, Dim, Field, KernelConfig, KernelPlan, SizedSpec};
 use network::{Network, NetworkFlags};
 pub use report::Simulated;
@@ -41,12 +42,36 @@ pub struct Simulate {
     /// Take --m and --seq as the rows of each rank, so that the problem grows with the nodes
     #[arg(long)]
     rows_per_rank: bool,
+    /// How tokens choose experts
+    #[arg(long, value_enum, default_value_t = Experts::Uniform)]
+    routing: Experts,
+    /// Seed of the choice of experts
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Simulate every rank, also if all ranks act alike
     #[arg(long)]
     all_ranks: bool,
     /// SVG file for a plot of the times over the nodes
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
+}
+
+/// The probabilities with which tokens choose experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Experts {
+    /// All experts are equally likely
+    Uniform,
+    /// The n-th most popular expert is chosen in proportion to 1/n
+    Zipf,
+}
+
+impl Experts {
+    const fn popularity(self) -> Popularity {
+        match self {
+            Self::Uniform => Popularity::Uniform,
+            Self::Zipf => Popularity::Zipf,
+        }
+    }
 }
 
 impl Simulate {
@@ -110,7 +135,11 @@ impl Simulate {
             });
             Failure::Diagnostics(mistakes.collect())
         })?;
-        let schedule = plan.schedule().map_err(|none| {
+        let routing = Routing {
+            popularity: self.routing.popularity(),
+            seed: self.seed,
+        };
+        let schedule = plan.schedule(routing).map_err(|none| {
             Failure::Diagnostics(vec![mistake(none.reason, none.help.to_owned())])
         })?;
         let peers = schedule.topology().peers();

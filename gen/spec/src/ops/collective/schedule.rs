@@ -29,7 +29,7 @@ impl Role {
             Self::Relay => ("relay", plan.warps.relay * sm_count),
             Self::Collect => ("collect", 1),
         };
-        Lane { name, workers }
+        Lane::new(name, workers)
     }
 }
 
@@ -261,10 +261,10 @@ impl Schedule for CollectiveSchedule {
         }
     }
 
-    fn action(&self, rank: u32, lane: usize, worker: u32, turn: u32) -> Option<Action> {
+    fn action(&self, rank: u32, lane: usize, list: u32, turn: u32) -> Option<Action> {
         let (role, workers) = (self.roles[lane], self.lanes[lane].workers);
         let view = View::of(self.topology, rank);
-        let mut turn = worker + turn * workers;
+        let mut turn = list + turn * workers;
         let channel = match role {
             Role::PutSums => Some(0),
             Role::PutShard => Some(self.plan.channels() - 1),

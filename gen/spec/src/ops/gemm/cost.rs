@@ -5,7 +5,7 @@ mod tile;
 
 pub(crate) use push::Push;
 pub(crate) use tile::tile_us;
-pub(super) use tile::whole_tile_us;
+pub(super) use tile::{lone_tile_us, whole_tile_us};
 
 use super::config::{GemmOp, GemmShape};
 use super::core::CoreLayout;

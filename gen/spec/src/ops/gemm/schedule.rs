@@ -103,8 +103,8 @@ impl Schedule for GemmSchedule {
         }
     }
 
-    fn action(&self, rank: u32, lane: usize, worker: u32, turn: u32) -> Option<Action> {
-        let turn = worker + turn * self.lanes[lane].workers;
+    fn action(&self, rank: u32, lane: usize, list: u32, turn: u32) -> Option<Action> {
+        let turn = list + turn * self.lanes[lane].workers;
         match &self.way {
             Way::Gather(gather) => gather.action(rank, lane, turn),
             Way::Reduce(reduce) => reduce.action(rank, lane, turn),
@@ -118,9 +118,10 @@ impl Parts {
         (self.plan.comm_ctas * self.warps).saturating_sub(2).max(1)
     }
 
-    /// The time in which one of these workers stores `bytes` bytes, µs.
+    /// The time in which one of these workers stores `bytes` bytes while all of them store, µs.
     fn store_us(&self, bytes: u64) -> f64 {
-        (bytes * u64::from(self.warps)) as f64 / self.costs.comm_cta_gb_s / 1e3
+        let share = f64::from(self.senders()) / f64::from(self.plan.comm_ctas.max(1));
+        bytes as f64 * share / self.costs.comm_cta_gb_s / 1e3
     }
 
     /// The tile of a turn of the compute CTAs, its time, and whether the turn completes the tile. CTAs that share a tile of the last

@@ -92,3 +92,12 @@ pub(in crate::ops::gemm) fn whole_tile_us(
     };
     us / (f64::from(order.whole_tiles / ctas) + last)
 }
+
+/// The time of a tile that one CTA computes while most CTAs wait, µs.
+pub(in crate::ops::gemm) fn lone_tile_us(
+    plan: &GemmPlan,
+    spec: GemmSpec<'_>,
+    device: &Device,
+) -> f64 {
+    tile_of_spec_us(spec, plan.tile, (1, false), device)
+}

@@ -1,6 +1,6 @@
 //! The messages of `ag_gemm`, as mk/comm/push_shards.cuh sends them, and its tiles, in the order of mk/gemm/gathered_a.cuh.
 
-use super::super::cost::whole_tile_us;
+use super::super::cost::{lone_tile_us, whole_tile_us};
 use super::super::op_plan::{Chunks, GemmPlan};
 use super::super::spec::GemmSpec;
 use super::Parts;
@@ -45,12 +45,17 @@ impl Gather {
         };
         let slowdown = small * costs.push.comm_cta_slowdown;
         let bound = Bound::new(traffic, device);
+        let transfers_us = bound.nic_us.max(bound.link_us);
         let parts = Parts {
             plan: plan.clone(),
             topology: spec.topology,
             costs,
             warps: device.arch.spec().warps(),
-            tile_us: whole_tile_us(plan, spec, slowdown, traffic, device),
+            // Tiles of several rounds that wait for rows do not compete for L2. Tiles of one round share the time of loading B.
+            tile_us: match plan.order.whole_tiles > 0 && transfers_us > bound.compute_us {
+                true => lone_tile_us(plan, spec, device),
+                false => whole_tile_us(plan, spec, slowdown, traffic, device),
+            },
         };
         let pace = Pace {
             start_us: costs.launch_us,
@@ -73,11 +78,10 @@ impl Gather {
     }
 
     pub fn lanes(&self, sm_count: u32) -> Vec<Lane> {
-        let lane = |name, workers| Lane { name, workers };
         vec![
-            lane("push and relay", self.parts.senders()),
-            lane("put", 1),
-            lane("compute", sm_count - self.parts.plan.comm_ctas),
+            Lane::new("push and relay", self.parts.senders()),
+            Lane::new("put", 1),
+            Lane::new("compute", sm_count - self.parts.plan.comm_ctas),
         ]
     }
 

@@ -90,12 +90,11 @@ impl Reduce {
     }
 
     pub fn lanes(&self, sm_count: u32) -> Vec<Lane> {
-        let lane = |name, workers| Lane { name, workers };
         let ctas = sm_count - self.parts.plan.comm_ctas;
-        let mut lanes = vec![lane("compute", ctas), lane("put", 1)];
+        let mut lanes = vec![Lane::new("compute", ctas), Lane::new("put", 1)];
         if self.reduction.results {
-            lanes.push(lane("relay", self.parts.senders()));
-            lanes.push(lane("collect", 1));
+            lanes.push(Lane::new("relay", self.parts.senders()));
+            lanes.push(Lane::new("collect", 1));
         }
         lanes
     }
