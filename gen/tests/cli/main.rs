@@ -17,6 +17,7 @@ mod run;
 mod run_several;
 mod schema;
 mod shell;
+mod simulate;
 mod topology;
 mod trace;
 mod trace_on_gpus;
