@@ -43,43 +43,30 @@ impl KernelPlan {
                 help: "use 2 nodes or more, and an operator that communicates",
             });
         }
-        match &body.op_plan {
-            OpPlan::Collective(plan) if plan.owners.is_none() && !plan.config.op.exchanges() => Ok(
-                Box::new(CollectiveSchedule::new(plan, topology, &self.device)),
-            ),
-            OpPlan::Gemm(plan) => Ok(Box::new(GemmSchedule::new(
-                plan,
-                (topology, &body.traffic),
-                &self.device,
-            ))),
+        let device = &self.device;
+        let whole = (topology, &body.traffic);
+        let schedule: Option<Box<dyn Schedule>> = match &body.op_plan {
+            OpPlan::Collective(plan) => {
+                let is_modelled = plan.owners.is_none() && !plan.config.op.exchanges();
+                is_modelled.then(|| Box::new(CollectiveSchedule::new(plan, topology, device)) as _)
+            }
+            OpPlan::Gemm(plan) => {
+                GemmSchedule::new(plan, whole, device).map(|schedule| Box::new(schedule) as _)
+            }
             OpPlan::Attention(plan) => {
                 let ctas = body.launch.grid_ctas;
-                let schedule =
-                    AttentionSchedule::new(plan, (topology, &body.traffic), ctas, &self.device);
-                Ok(Box::new(schedule))
+                Some(Box::new(AttentionSchedule::new(plan, whole, ctas, device)))
             }
-            OpPlan::Dispatch(plan) if !plan.returns() => {
-                let whole = (topology, &body.traffic);
-                Ok(Box::new(DispatchSchedule::new(
-                    plan,
-                    whole,
-                    routing,
-                    &self.device,
-                )))
-            }
-            OpPlan::Combine(plan) => Ok(Box::new(CombineSchedule::new(
-                plan,
-                topology,
-                routing,
-                &self.device,
+            OpPlan::Dispatch(plan) => Some(Box::new(DispatchSchedule::new(
+                plan, whole, routing, device,
             ))),
-            _ => Err(NoSchedule {
-                reason: format!(
-                    "the messages of {} are not modelled yet",
-                    self.spec.config().op()
-                ),
-                help: "use all_gather in place of broadcast or all_to_all; `mkernel-gen plan --scaling` has the bounds of all operators",
-            }),
-        }
+            OpPlan::Combine(plan) => Some(Box::new(CombineSchedule::new(
+                plan, topology, routing, device,
+            ))),
+        };
+        schedule.ok_or_else(|| NoSchedule {
+            reason: format!("the messages of {} are not modelled yet", self.spec.config().op()),
+            help: "use all_gather in place of broadcast or all_to_all; `mkernel-gen plan --scaling` has the bounds of all operators",
+        })
     }
 }

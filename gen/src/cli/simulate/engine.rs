@@ -68,20 +68,24 @@ pub struct Outcome {
     pub events: u64,
 }
 
-/// Simulates a call. Ranks that act alike are simulated once if `may_fold` is true.
-pub fn simulate(
-    schedule: &dyn Schedule,
-    network: &Network,
-    credits: u32,
-    may_fold: bool,
-) -> Outcome {
-    let topology = schedule.topology();
+/// The ranks to simulate. One rank stands for ranks that act alike if `may_fold` is true.
+pub fn ranks(schedule: &dyn Schedule, network: &Network, may_fold: bool) -> Ranks {
     let fold = match schedule.symmetry() {
         Symmetry::Even if may_fold && network.oversubscription > 1.0 => Fold::Nodes,
         Symmetry::Even if may_fold => Fold::All,
         _ => Fold::None,
     };
-    let ranks = Ranks { topology, fold };
+    let topology = schedule.topology();
+    Ranks { topology, fold }
+}
+
+/// The bytes of the counters of these ranks.
+pub fn counter_bytes(schedule: &dyn Schedule, ranks: Ranks) -> u64 {
+    u64::from(ranks.count()) * u64::from(schedule.counters()) * size_of::<u32>() as u64
+}
+
+/// Simulates a call.
+pub fn simulate(schedule: &dyn Schedule, network: &Network, ranks: Ranks, credits: u32) -> Outcome {
     let mut engine = Engine::new(schedule, *network, ranks, credits);
     engine.start();
     while let Some((now, what)) = engine.events.next() {

@@ -11,6 +11,7 @@ mod window;
 
 use super::failure::Failure;
 use super::flags::DeviceFlags;
+use super::format::bytes;
 use super::input::{Kernel, Overrides, Sources};
 use super::output::{print, print_json, print_note};
 use mkernel_declare::SpannedDiagnostic;
@@ -26,6 +27,11 @@ use std::path::PathBuf;
 
 /// The numbers of nodes if none are given.
 const NODES: [u32; 9] = [2, 4, 8, 16, 32, 64, 128, 256, 512];
+
+/// The most bytes of counters.
+const MAX_COUNTER_BYTES: u64 = 8 << 30;
+/// The largest number of simulated ranks that takes seconds.
+const MANY_RANKS: u32 = 512;
 
 /// Arguments of `mkernel-gen simulate`.
 #[derive(Debug, clap::Args)]
@@ -144,7 +150,26 @@ impl Simulate {
         })?;
         let peers = schedule.topology().peers();
         let credits = put_credits(receives_per_peer(RECEIVE_QUEUE, MAX_PEER_RECEIVES, peers));
-        let outcome = engine::simulate(&*schedule, network, credits, !self.all_ranks);
+        let ranks = engine::ranks(&*schedule, network, !self.all_ranks);
+        let needed = engine::counter_bytes(&*schedule, ranks);
+        if needed > MAX_COUNTER_BYTES {
+            let reason = format!(
+                "the simulation of {} ranks needs {} of memory, and at most {} are allowed",
+                ranks.count(),
+                bytes(needed),
+                bytes(MAX_COUNTER_BYTES)
+            );
+            let help =
+                "use fewer nodes, or sizes that give all ranks equal work without --all-ranks";
+            return Err(Failure::Diagnostics(vec![mistake(reason, help.to_owned())]));
+        }
+        if ranks.count() > MANY_RANKS {
+            print_note(&format!(
+                "simulates {} ranks, which can take minutes",
+                ranks.count()
+            ));
+        }
+        let outcome = engine::simulate(&*schedule, network, ranks, credits);
         Ok(Simulated::new(
             kernel,
             (&plan, &*schedule),

@@ -84,67 +84,35 @@ impl NetworkFlags {
 
     /// The flags with values that no network has.
     fn mistakes(&self) -> Vec<SpannedDiagnostic<String>> {
-        let is_time = |us: f64| us.is_finite() && us >= 0.0;
-        let is_rate = |gbit: f64| gbit.is_finite() && gbit > 0.0;
-        let gbit = self.nic_gbit.unwrap_or(1.0);
-        let factor = self.oversubscription;
-        let checks = [
-            (
-                "--nic-gbit",
-                gbit.to_string(),
-                is_rate(gbit),
-                "use a rate above 0",
-            ),
-            (
-                "--nic-us",
-                self.nic_us.to_string(),
-                is_time(self.nic_us),
-                "use 0 or more",
-            ),
-            (
-                "--pickup-us",
-                self.pickup_us.to_string(),
-                is_time(self.pickup_us),
-                "use 0 or more",
-            ),
-            (
-                "--proxy-put-us",
-                self.proxy_put_us.to_string(),
-                is_time(self.proxy_put_us),
-                "use 0 or more",
-            ),
-            (
-                "--proxy-arrival-us",
-                self.proxy_arrival_us.to_string(),
-                is_time(self.proxy_arrival_us),
-                "use 0 or more",
-            ),
-            (
-                "--rails",
-                self.rails.to_string(),
-                (1..=8).contains(&self.rails),
-                "use 1 to 8",
-            ),
-            (
-                "--oversubscription",
-                factor.to_string(),
-                factor.is_finite() && factor >= 1.0,
-                "use 1 or more",
-            ),
-            (
-                "--leaf-nodes",
-                self.leaf_nodes.to_string(),
-                self.leaf_nodes > 0,
-                "use 1 or more",
-            ),
-        ];
-        let wrong = checks.into_iter().filter(|(_, _, fits, _)| !fits);
+        let mut wrong = Vec::new();
+        let mut check = |flag: &str, value: f64, fits: bool, help: &str| {
+            if !fits || !value.is_finite() {
+                wrong.push(SpannedDiagnostic {
+                    span: flag.to_owned(),
+                    reason: format!("{value} is not possible"),
+                    help: help.to_owned(),
+                });
+            }
+        };
+        for (flag, us) in [
+            ("--nic-us", self.nic_us),
+            ("--pickup-us", self.pickup_us),
+            ("--proxy-put-us", self.proxy_put_us),
+            ("--proxy-arrival-us", self.proxy_arrival_us),
+        ] {
+            check(flag, us, us >= 0.0, "use 0 or more");
+        }
+        let (gbit, factor) = (self.nic_gbit.unwrap_or(1.0), self.oversubscription);
+        check("--nic-gbit", gbit, gbit > 0.0, "use a rate above 0");
+        check("--oversubscription", factor, factor >= 1.0, "use 1 or more");
+        let (rails, nodes) = (self.rails, self.leaf_nodes);
+        check(
+            "--rails",
+            rails.into(),
+            (1..=8).contains(&rails),
+            "use 1 to 8",
+        );
+        check("--leaf-nodes", nodes.into(), nodes > 0, "use 1 or more");
         wrong
-            .map(|(flag, value, _, help)| SpannedDiagnostic {
-                span: flag.to_owned(),
-                reason: format!("{value} is not possible"),
-                help: help.to_owned(),
-            })
-            .collect()
     }
 }

@@ -102,7 +102,7 @@ fn busy(schedule: &dyn Schedule, network: &Network, outcome: &Outcome) -> Vec<Bu
     for (lane, of) in schedule.lanes().iter().enumerate() {
         let work = most(&|usage| usage.work_us[lane]);
         all.push((
-            format!("{} of {}", of.name, of.workers),
+            format!("{} ×{}", of.name, of.workers),
             work / f64::from(of.workers),
         ));
     }

@@ -20,7 +20,7 @@ type Puts = (u64, u64);
 fn planned(problem: &Problem, (nodes, world): (u32, u32)) -> Vec<Puts> {
     let config = KernelConfig {
         nodes,
-        ..KernelConfig::new(world, problem.clone())
+        ..KernelConfig::new(world, *problem)
     };
     let spec = SizedSpec::validate(config).expect("a valid kernel");
     let plan = KernelPlan::new(&spec, &Device::simulated(SMS)).expect("a plan");

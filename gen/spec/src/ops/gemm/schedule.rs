@@ -38,11 +38,12 @@ struct Parts {
 }
 
 impl GemmSchedule {
+    /// Creates the messages; `None` if ranks exchange nothing.
     pub fn new(
         plan: &GemmPlan,
         (topology, traffic): (Topology, &Traffic),
         device: &Device,
-    ) -> Self {
+    ) -> Option<Self> {
         let config = plan.config;
         let spec = GemmSpec {
             ranks: topology,
@@ -50,24 +51,25 @@ impl GemmSchedule {
             config: &config,
             shape: plan.shape,
         };
-        let (way, pace, lanes) = match plan.reduction {
-            Some(_) => {
-                let (reduce, pace) = Reduce::new(plan, spec, traffic, device);
+        let (way, pace, lanes) = match (&plan.reduction, &plan.chunks) {
+            (Some(reduction), _) => {
+                let (reduce, pace) = Reduce::new((plan, reduction), spec, traffic, device);
                 let lanes = reduce.lanes(device.sm_count);
                 (Way::Reduce(reduce), pace, lanes)
             }
-            None => {
-                let (gather, pace) = Gather::new(plan, spec, traffic, device);
+            (None, Some(chunks)) => {
+                let (gather, pace) = Gather::new((plan, chunks), spec, traffic, device);
                 let lanes = gather.lanes(device.sm_count);
                 (Way::Gather(gather), pace, lanes)
             }
+            (None, None) => return None,
         };
-        Self {
+        Some(Self {
             topology,
             pace,
             lanes,
             way,
-        }
+        })
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Gather {
 
 impl Gather {
     pub fn new(
-        plan: &GemmPlan,
+        (plan, chunks): (&GemmPlan, &Chunks),
         spec: GemmSpec<'_>,
         traffic: &Traffic,
         device: &Device,
@@ -65,10 +65,7 @@ impl Gather {
         };
         let gather = Self {
             parts,
-            chunks: plan
-                .chunks
-                .clone()
-                .unwrap_or_else(|| unreachable!("ag_gemm across nodes has chunks")),
+            chunks: chunks.clone(),
             shard_rows: spec.shard_rows(),
             row_bytes: spec.sent_row_bytes(),
             sends_in_place: spec.sends_in_place(),

@@ -40,7 +40,7 @@ pub(super) struct Reduce {
 
 impl Reduce {
     pub fn new(
-        plan: &GemmPlan,
+        (plan, reduction): (&GemmPlan, &Reduction),
         spec: GemmSpec<'_>,
         traffic: &Traffic,
         device: &Device,
@@ -78,10 +78,7 @@ impl Reduce {
         let elems = u64::from(put_rows(spec, plan.tile) * plan.tile.n);
         let reduce = Self {
             parts,
-            reduction: plan
-                .reduction
-                .clone()
-                .unwrap_or_else(|| unreachable!("operators that reduce have a reduction")),
+            reduction: reduction.clone(),
             sum_bytes: elems * spec.types().partial.bytes(),
             result_bytes: elems * spec.types().c.bytes(),
             takes_rows: spec.takes_rows(),
