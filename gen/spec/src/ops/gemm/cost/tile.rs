@@ -1,12 +1,10 @@
 //! The expected time of one tile.
 
-use super::{GemmShape, GemmSpec, GemmTime};
+use super::{GemmShape, GemmSpec};
 use crate::arch::Tile;
 use crate::config::{Dtype, LINE_BYTES};
 use crate::device::Device;
 use crate::ops::gemm::maps::load_rows_a;
-use crate::ops::gemm::op_plan::GemmPlan;
-use crate::roofline::Traffic;
 
 const SQUARE: Tile = Tile { m: 128, n: 128 };
 /// The fewest rows of products alone for which the rate of square tiles was measured.
@@ -64,40 +62,4 @@ pub(super) fn tile_of_spec_us(
     let l2_gb_s = device.l2_gb_s * costs.square_tiles_l2_gain;
     let fed_us = tile_us_at(l2_gb_s, tile, (a, m, k), active, device);
     us.min(fed_us * costs.square_tiles_slowdown)
-}
-
-/// The time of a tile that one CTA computes alone, beside all other tiles of a plan with communication CTAs, µs: the time of the whole
-/// product over its rounds. `slowdown` is the factor by which communication slows down the product.
-pub(in crate::ops::gemm) fn whole_tile_us(
-    plan: &GemmPlan,
-    spec: GemmSpec<'_>,
-    slowdown: f64,
-    traffic: &Traffic,
-    device: &Device,
-) -> f64 {
-    let (order, ctas) = (&plan.order, device.sm_count - plan.comm_ctas);
-    let gemm = GemmTime::new(
-        spec,
-        plan.tile,
-        order,
-        plan.cluster.is_some(),
-        ctas,
-        traffic,
-        device,
-    );
-    let us = gemm.beside_memory_us(gemm.us * slowdown, traffic, device);
-    let last = match order.tail_tiles() {
-        0 => 0.0,
-        _ => 1.0 / f64::from(order.tail_splits),
-    };
-    us / (f64::from(order.whole_tiles / ctas) + last)
-}
-
-/// The time of a tile that one CTA computes while most CTAs wait, µs.
-pub(in crate::ops::gemm) fn lone_tile_us(
-    plan: &GemmPlan,
-    spec: GemmSpec<'_>,
-    device: &Device,
-) -> f64 {
-    tile_of_spec_us(spec, plan.tile, (1, false), device)
 }

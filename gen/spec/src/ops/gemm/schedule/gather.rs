@@ -3,7 +3,7 @@
 use super::super::cost::{lone_tile_us, whole_tile_us};
 use super::super::op_plan::{Chunks, GemmPlan};
 use super::super::spec::GemmSpec;
-use super::Parts;
+use super::parts::Parts;
 use crate::device::Device;
 use crate::parts::schedule::{Action, Expect, Lane, Pace, View};
 use crate::roofline::{Bound, Traffic};

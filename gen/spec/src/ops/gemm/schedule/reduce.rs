@@ -5,7 +5,7 @@ use super::super::cost::whole_tile_us;
 use super::super::op_plan::{GemmPlan, Reduction};
 use super::super::reduce::internode::put_rows;
 use super::super::spec::GemmSpec;
-use super::Parts;
+use super::parts::Parts;
 use crate::device::Device;
 use crate::parts::schedule::{Action, Expect, Lane, Pace, View};
 use crate::roofline::{Bound, Traffic};
