@@ -60,6 +60,14 @@ pub mod spec {
     pub use crate::ops::attention::{MAX_CACHED_ROWS, MAX_HEADS, MAX_SEQUENCES};
 }
 
+/// [`Schedule`](schedule::Schedule): the messages of a call, for models of time.
+pub mod schedule {
+    pub use crate::kernel::NoSchedule;
+    pub use crate::parts::schedule::{
+        Action, Counter, Expect, Lane, Message, Pace, Popularity, Routing, Schedule, Symmetry, Way,
+    };
+}
+
 /// [`KernelPlan`]: how a kernel computes the problem of its spec.
 pub mod plan {
     pub use crate::arch::{ArchSpec, ProducerRegisters, Registers};

@@ -6,6 +6,7 @@ pub(crate) mod id;
 pub(crate) mod network;
 pub(crate) mod region;
 pub(crate) mod role;
+pub mod schedule;
 pub(crate) mod wait_graph;
 pub(crate) mod waits;
 pub(crate) mod workspace;

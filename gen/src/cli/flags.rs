@@ -52,6 +52,54 @@ impl KernelFlags {
         self.count(Field::NODES)
     }
 
+    /// The numbers of nodes that `--nodes` gives, separated by commas.
+    ///
+    /// # Errors
+    /// Words that are no numbers, and a number of ranks.
+    pub fn node_counts(&self) -> Result<Vec<u32>, Vec<SpannedDiagnostic<String>>> {
+        let of = |field: Field| {
+            let given = self.0.iter().filter(move |(given, _)| *given == field);
+            given.flat_map(|(_, values)| values)
+        };
+        let mistake = |field, reason, help: &str| SpannedDiagnostic {
+            span: flag_of(field),
+            reason,
+            help: help.to_owned(),
+        };
+        let (mut nodes, mut wrong) = (Vec::new(), Vec::new());
+        for text in of(Field::NODES).flat_map(|value| value.split(',')) {
+            match text.trim().parse() {
+                Ok(count) => nodes.push(count),
+                Err(_) => wrong.push(mistake(
+                    Field::NODES,
+                    format!("`{text}` is not a number of nodes"),
+                    "write numbers separated by commas, such as 2,4,8",
+                )),
+            }
+        }
+        wrong.extend(of(Field::WORLD).map(|world| {
+            let reason =
+                format!("the nodes and their GPUs give the number of ranks, not `{world}`");
+            mistake(Field::WORLD, reason, "remove it, and use --gpus-per-node")
+        }));
+        if wrong.is_empty() {
+            Ok(nodes)
+        } else {
+            Err(wrong)
+        }
+    }
+
+    /// The flags with these numbers of nodes and ranks.
+    pub fn on(&self, nodes: u32, world: u32) -> Self {
+        let given = [(Field::NODES, nodes), (Field::WORLD, world)];
+        let others = self
+            .0
+            .iter()
+            .filter(|(field, _)| given.iter().all(|(of, _)| of != field));
+        let given = given.map(|(field, count)| (field, vec![count.to_string()]));
+        Self(others.cloned().chain(given).collect())
+    }
+
     fn count(&self, field: Field) -> Option<u32> {
         let (_, values) = self.0.iter().find(|(given, _)| *given == field)?;
         values.first()?.parse().ok()

@@ -24,7 +24,7 @@ pub struct Input {
 }
 
 /// Flags and files that declare kernels.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Sources {
     /// TOML files with [[kernel]] tables; - is standard input
     files: Vec<PathBuf>,
@@ -36,7 +36,7 @@ pub struct Sources {
     #[arg(long = "kernel", value_name = "NAME")]
     chosen: Vec<String>,
     #[command(flatten)]
-    flags: KernelFlags,
+    pub flags: KernelFlags,
 }
 
 /// How a command changes declared kernels.

@@ -24,11 +24,13 @@ mod output;
 mod palette;
 mod parallel;
 mod plan;
+mod plot;
 mod progress;
 mod render;
 mod run;
 mod schema;
 mod signals;
+mod simulate;
 mod store;
 mod timed_kernels;
 mod toml_defaults;
@@ -82,6 +84,14 @@ enum Command {
         after_help = "Example:\n  mkernel-gen plan --op ag_gemm --world 8 --m 8192 --n 1024 --k 8192"
     )]
     Plan(plan::Plan),
+    /// Simulate kernels on up to 1024 nodes without GPUs: the time of a call, what travels, and which resource limits the time
+    ///
+    /// The messages of a kernel's plan pass through a model of NVLink, NICs, switches and proxies, in the order in which the
+    /// kernel sends them. Times of computation are those of the cost model. Every node has equal numbers of GPUs.
+    #[command(
+        after_help = "Example:\n  mkernel-gen simulate --op ag_gemm --m 65536 --n 1024 --k 8192 --nodes 2,4,8,16 --plot times.svg"
+    )]
+    Simulate(Box<simulate::Simulate>),
     /// Render the CUDA source of kernels
     #[command(after_help = "Example:\n  mkernel-gen render examples/small.toml --out cuda")]
     Render(render::Render),
@@ -214,6 +224,7 @@ fn run_command(cli: &Cli) -> Result<(), Failure> {
     match &cli.command {
         Command::Check(check) => check.run(cli.json),
         Command::Plan(input) => plan::run(input, cli.json),
+        Command::Simulate(simulate) => simulate.run(cli.json),
         Command::Render(render) => render.run(cli.json),
         Command::Build(build) => build.run(cli.json),
         Command::Run(run) => run.run(cli.json),

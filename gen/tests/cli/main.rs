@@ -19,6 +19,7 @@ mod run;
 mod run_several;
 mod schema;
 mod shell;
+mod simulate;
 mod sources;
 mod topology;
 mod trace;

@@ -51,13 +51,20 @@ fn lines() -> Vec<Value> {
     };
     let plain = |args: &[&str]| args.iter().map(|word| (*word).to_owned()).collect();
     let trace = format!("--out={}", path("trace.json"));
-    let commands: [Vec<String>; 21] = [
+    let commands: [Vec<String>; 22] = [
         of_two(&["check"]),
         plain(&["check", "--crate", &fixture("user_crate")]),
         plain(&["check", &wrong.display().to_string()]),
         plain(&["check", "/nowhere.toml"]),
         of_two(&["plan"]),
         of_two(&["plan", "--scaling"]),
+        plain(&[
+            "simulate",
+            "--op=all_reduce",
+            "--m=8",
+            "--n=64",
+            "--nodes=2",
+        ]),
         of_two(&["render"]),
         of_two(&["bundle", "add", &bundle, &device]),
         plain(&["bundle", "merge", &bundle, "--out", &merged]),

@@ -3,9 +3,10 @@
 use super::*;
 use std::fs;
 
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 20] = [
     "check",
     "plan",
+    "simulate",
     "render",
     "build",
     "run",

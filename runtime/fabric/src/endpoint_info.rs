@@ -28,6 +28,19 @@ pub const CREDIT_RECEIVES: u32 = 4 + MAX_CREDITS_IN_FLIGHT;
 /// channel within half of the sequence numbers.
 pub const RECEIVES: std::ops::RangeInclusive<u32> = 2 * CREDIT_RECEIVES..=SEQUENCE_MODULUS / 2;
 
+/// The usual number of receives that are kept posted on a NIC.
+pub const RECEIVE_QUEUE: u32 = 8192;
+
+/// The usual largest share of a peer in the receives of a NIC.
+pub const MAX_PEER_RECEIVES: u32 = 256;
+
+/// Returns the share of each of `peers` peers in the receives of a NIC: at most `most`, and at least the fewest of [`RECEIVES`].
+#[must_use]
+pub fn receives_per_peer(receive_queue: u32, most: u32, peers: u32) -> u32 {
+    let share = receive_queue / peers.max(1);
+    share.max(*RECEIVES.start()).min(most)
+}
+
 /// Returns the number of puts that may be in flight to an endpoint that keeps `receives` receives for each peer.
 #[must_use]
 pub fn put_credits(receives: u32) -> u32 {

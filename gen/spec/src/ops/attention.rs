@@ -10,6 +10,7 @@ mod placement;
 pub(crate) mod plan;
 mod push;
 mod roles;
+pub(crate) mod schedule;
 mod slots;
 mod tile_sequence;
 mod work;

@@ -8,6 +8,7 @@ mod memory;
 pub(crate) mod op_plan;
 pub(crate) mod plan;
 mod roles;
+pub(crate) mod schedule;
 
 pub use config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol, SumEpilogue};
 pub use op_plan::{CollectivePlan, Owners, RowWarps};

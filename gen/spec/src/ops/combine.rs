@@ -8,6 +8,7 @@ mod memory;
 pub(crate) mod op_plan;
 pub(crate) mod plan;
 mod roles;
+pub(crate) mod schedule;
 
 pub use config::{CombineConfig, CombineOp, CombineShape};
 pub use memory::CombineWorkspace;

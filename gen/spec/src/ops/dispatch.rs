@@ -10,6 +10,8 @@ mod memory;
 pub(crate) mod op_plan;
 pub(crate) mod plan;
 mod roles;
+mod routing;
+pub(crate) mod schedule;
 mod types;
 mod work;
 
@@ -17,5 +19,6 @@ pub use chunks::TokenChunks;
 pub use config::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
 pub use memory::DispatchWorkspace;
 pub use op_plan::{COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, InternodeDispatch};
+pub(crate) use routing::{Routed, Tokens};
 pub use types::DispatchTypes;
 pub use work::ExpectedRouting;

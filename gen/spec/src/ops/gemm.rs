@@ -16,6 +16,7 @@ pub(crate) mod plan;
 mod reduce;
 mod roles;
 pub(crate) mod scales;
+pub(crate) mod schedule;
 mod smem;
 mod spec;
 mod tile_sequence;

@@ -14,6 +14,7 @@ use crate::cli::output::{Line, SCHEMA};
 use crate::cli::plan::{Planned, Scaled};
 use crate::cli::render::Rendered;
 use crate::cli::run::{OutcomeLine, Summary};
+use crate::cli::simulate::Simulated;
 use crate::cli::store::{CleanedLine, Listed};
 use crate::cli::topology::Shown;
 use crate::cli::trace::{TraceFile, TraceLine};
@@ -46,6 +47,7 @@ pub fn schema() -> Value {
         kind::<Row>(&mut types),
         kind::<Scaled>(&mut types),
         kind::<Shown>(&mut types),
+        kind::<Simulated>(&mut types),
         kind::<Summary>(&mut types),
         kind::<TraceLine>(&mut types),
         kind::<TunedLine>(&mut types),

@@ -1,7 +1,7 @@
 //! [`Options`]: the choice of NICs of a verbs transport, and their settings.
 
 use super::connect_info::MAX_RAILS;
-use crate::endpoint_info::RECEIVES;
+use crate::endpoint_info::{MAX_PEER_RECEIVES, RECEIVE_QUEUE, receives_per_peer};
 use crate::error::FabricError;
 use std::time::Duration;
 
@@ -62,8 +62,8 @@ impl Options {
             traffic_class: 0,
             queue_pairs: 1,
             writes: 128,
-            receive_queue: 8192,
-            receives: 256,
+            receive_queue: RECEIVE_QUEUE,
+            receives: MAX_PEER_RECEIVES,
             peer_timeout: Duration::from_secs(31),
             port_down_limit: Duration::from_millis(900),
         }
@@ -72,8 +72,7 @@ impl Options {
     /// Returns the number of a peer's writes that may be in flight to this endpoint: the peer's share of the receives of a NIC.
     /// Each NIC reserves this number of receives for the peer, because the peer may send all its writes through one NIC.
     pub(super) fn receives_per_peer(&self) -> u32 {
-        let share = self.receive_queue / u32::from(self.peers.max(1));
-        share.max(*RECEIVES.start()).min(self.receives)
+        receives_per_peer(self.receive_queue, self.receives, self.peers.into())
     }
 
     /// Checks all options and reports all invalid options. `most_queue_pairs` is the limit of the queue pair type.

@@ -55,8 +55,17 @@ impl DispatchGemm {
     }
 }
 
-/// Expected time of `dispatch_gemm` or `moe_layer`, µs.
-pub(crate) fn dispatch_us(gemm: DispatchGemm, bound: &Bound, device: &Device) -> f64 {
+/// The products of a dispatch without communication, µs.
+struct Products {
+    /// The time of all tiles.
+    compute: f64,
+    /// The time that is added to the longest of the times of tiles, memory and transfers.
+    added: f64,
+    /// The slowdown of the shape of tiles.
+    factor: f64,
+}
+
+fn products(gemm: DispatchGemm, bound: &Bound, device: &Device) -> Products {
     let costs = device.costs();
     let active = gemm.tiles.min(gemm.ctas.into()) as u32;
     let one = |k| {
@@ -66,20 +75,36 @@ pub(crate) fn dispatch_us(gemm: DispatchGemm, bound: &Bound, device: &Device) ->
     let (rounds, exchange) = gemm.rounds(costs);
     let (down_tiles, down_k) = gemm.down;
     let compute = rounds * one(gemm.k) + down_tiles / f64::from(gemm.ctas) * one(down_k);
+    let unseen = costs.dispatch.overlap_loss * compute.min(bound.memory_us);
+    Products {
+        compute,
+        added: unseen + exchange,
+        factor: match gemm.tile {
+            Tile { m: 64, n: 256 } => costs.dispatch.low_and_wide_slowdown,
+            _ => 1.0,
+        },
+    }
+}
+
+/// The time of the products beside memory, without communication, µs.
+pub(super) fn products_us(gemm: DispatchGemm, bound: &Bound, device: &Device) -> f64 {
+    let products = products(gemm, bound, device);
+    products.factor * (products.added + products.compute.max(bound.memory_us))
+}
+
+/// Expected time of `dispatch_gemm` or `moe_layer`, µs.
+pub(crate) fn dispatch_us(gemm: DispatchGemm, bound: &Bound, device: &Device) -> f64 {
+    let costs = device.costs();
+    let products = products(gemm, bound, device);
     let link = match bound.link_us {
         0.0 => 0.0,
-        link_us => costs.flag_us + link_us / costs.store_share(compute, link_us),
+        link_us => costs.flag_us + link_us / costs.store_share(products.compute, link_us),
     };
     // Before the first token arrives, its node must know the token's destination.
     let nic = match bound.nic_us {
         0.0 => 0.0,
         _ => costs.put_latency_us + costs.put_us(bound),
     };
-    let unseen = costs.dispatch.overlap_loss * compute.min(bound.memory_us);
-    let factor = match gemm.tile {
-        Tile { m: 64, n: 256 } => costs.dispatch.low_and_wide_slowdown,
-        _ => 1.0,
-    };
-    let longest = compute.max(link).max(nic).max(bound.memory_us);
-    costs.launch_us + costs.dispatch.routing_us + factor * (unseen + exchange + longest)
+    let longest = products.compute.max(link).max(nic).max(bound.memory_us);
+    costs.launch_us + costs.dispatch.routing_us + products.factor * (products.added + longest)
 }

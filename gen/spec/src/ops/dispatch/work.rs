@@ -99,8 +99,8 @@ pub(super) fn traffic(op_plan: &DispatchPlan, topology: Topology) -> Traffic {
     }
 }
 
-/// Expected time, µs.
-pub(super) fn estimate_us(op_plan: &DispatchPlan, topology: Topology, device: &Device) -> f64 {
+/// The average number of tiles of the products.
+fn products(op_plan: &DispatchPlan, topology: Topology, device: &Device) -> cost::DispatchGemm {
     let (routing, world) = (op_plan.expected_routing(topology), topology.world());
     // With many rows, half of an expert's last tile is empty on average; with few rows, some experts have no row.
     let per_expert = routing.expert_rows / f64::from(op_plan.tile.m);
@@ -108,7 +108,7 @@ pub(super) fn estimate_us(op_plan: &DispatchPlan, topology: Topology, device: &D
     let col_tiles = op_plan.col_tiles() as f64;
     let tiles = row_tiles * col_tiles * op_plan.local_experts(world) as f64;
     let down_tiles = op_plan.down_col_tiles() as f64 / col_tiles * tiles;
-    let gemm = cost::DispatchGemm {
+    cost::DispatchGemm {
         tile: op_plan.tile,
         tiles,
         down: (down_tiles, op_plan.shape.intermediate),
@@ -116,12 +116,19 @@ pub(super) fn estimate_us(op_plan: &DispatchPlan, topology: Topology, device: &D
         k: op_plan.shape.hidden,
         ctas: device.sm_count,
         most_splits: op_plan.most_splits,
-    };
-    cost::dispatch_us(
-        gemm,
-        &Bound::new(&traffic(op_plan, topology), device),
-        device,
-    )
+    }
+}
+
+/// Expected time, µs.
+pub(super) fn estimate_us(op_plan: &DispatchPlan, topology: Topology, device: &Device) -> f64 {
+    let bound = Bound::new(&traffic(op_plan, topology), device);
+    cost::dispatch_us(products(op_plan, topology, device), &bound, device)
+}
+
+/// Expected time of the products alone, µs.
+pub(super) fn products_us(op_plan: &DispatchPlan, topology: Topology, device: &Device) -> f64 {
+    let bound = Bound::new(&traffic(op_plan, topology), device);
+    cost::products_us(products(op_plan, topology, device), &bound, device)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@
 //! write and read.
 
 mod candidate;
-mod internode;
+pub(super) mod internode;
 mod layout;
 mod traffic;
 

@@ -79,7 +79,7 @@ pub(super) fn candidates(
 
 /// Rows of a tile that are put: all rows of the tile, or only the owner's rows if these are at most 64. See `PutSlots` in
 /// mk/comm/put_slots.cuh.
-fn put_rows(spec: GemmSpec<'_>, tile: Tile) -> u32 {
+pub(in crate::ops::gemm) fn put_rows(spec: GemmSpec<'_>, tile: Tile) -> u32 {
     let owner_rows = match spec.op() {
         GemmOp::GemmAr => spec.shape.m,
         _ => spec.shard_rows(),
