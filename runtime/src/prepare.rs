@@ -75,17 +75,16 @@ pub(crate) fn prepare(
     let name = config.name.as_deref().or(name);
     let _range = Range::begin(|| name_of_range(config.op(), name, shared.rank));
     let planned = plan_on_this_rank(shared, (config, name), sizes, code);
-    let planned = planned.map(|(store, way, plan, code)| {
-        let transport = way.as_ref().map(|(_, transport)| transport);
-        let identity = identity(&plan, code.digest(), transport);
+    let planned = planned.map(|(store, (nodes, transport), plan, code)| {
+        let identity = identity(&plan, code.digest(), transport.as_ref());
         let equal = known.find(&identity);
         Request {
             number: equal.as_ref().map_or(NO_OPERATOR, |core| core.number()),
             bytes: identity.clone(),
-            value: (store, way, plan, code, identity, equal),
+            value: (store, (nodes, transport), plan, code, identity, equal),
         }
     });
-    let ((store, way, plan, code, identity, equal), numbers) = heap.agree(
+    let ((store, (nodes, transport), plan, code, identity, equal), numbers) = heap.agree(
         &mut ranks,
         "planning",
         planned,
@@ -107,16 +106,16 @@ pub(crate) fn prepare(
     let first = first.map(|cubin| (cubin, Vec::new()));
     let (first, _) = ranks.agree("compiling on rank 0", first, BUILD_TIMEOUT)?;
 
-    let fabric = way.map(|(node_map, transport)| {
-        let fabric = heap.fabric(shared, &mut ranks, &node_map, &transport)?;
-        Ok::<_, Error>((node_map, fabric))
-    });
+    let fabric = nodes
+        .as_ref()
+        .zip(transport)
+        .map(|(nodes, transport)| heap.fabric(shared, &mut ranks, nodes, &transport));
     let fabric = fabric.transpose()?;
     let bytes = plan.workspace_bytes();
     let block = heap.place(shared, &mut ranks, BlockKind::Workspace, bytes)?;
     let loaded = first.map_or_else(|| build(&store, &plan, &code), Ok);
     let loaded = loaded.and_then(|cubin| {
-        check_puts(&plan, fabric.as_ref().map(|(_, fabric)| &**fabric))?;
+        check_puts(&plan, fabric.as_deref())?;
         block.zero(shared)?;
         if let Some(host) = &shared.simulated {
             host.name_workspace(block.own(shared), plan.clone());
@@ -127,16 +126,21 @@ pub(crate) fn prepare(
     // This step is also a barrier: after it, the workspaces of all ranks are zero.
     let (loaded, places) = ranks.agree("loading", loaded, BUILD_TIMEOUT)?;
     ensure_same_places(&places)?;
-    let workspace = Arc::new(Workspace::new(shared, block, fabric));
+    let workspace = Arc::new(Workspace::new(shared, block, nodes.as_ref(), fabric));
     let name = operator_name(&plan, name, shared.cluster.group_name());
     let operator = Operator::new((plan, &name), loaded, workspace, shared.clone());
     known.add(identity, operator.core());
     Ok(operator)
 }
 
-/// The store of kernels, the nodes and the transport between them if there are several nodes, the plan, and the source of its
-/// machine code.
-type Planned = (Store, Option<(NodeMap, Transport)>, KernelPlan, Code);
+/// The store of kernels, the nodes if there are several, the transport if the kernel sends data between them, the plan, and the
+/// source of its machine code.
+type Planned = (
+    Store,
+    (Option<NodeMap>, Option<Transport>),
+    KernelPlan,
+    Code,
+);
 
 /// Plans the kernel of this rank. Rank 0 also records the kernel, if the user wants that.
 fn plan_on_this_rank(
@@ -148,13 +152,15 @@ fn plan_on_this_rank(
     let _range = Range::step("plan");
     shared.ensure_usable()?;
     let store = env::kernel_store()?;
-    let way = way_between_nodes(shared, config)?;
+    let nodes = nodes(shared, config)?;
     let plan = plan(shared, config, sizes)?;
+    let sends = plan.bodies.iter().any(|body| body.network.is_some());
+    let transport = sends.then(|| transport(shared)).transpose()?;
     if shared.rank == 0 {
         record::record(plan.spec.config(), name)?;
     }
     let code = code(KernelTemplate::of(&plan)).map_err(|error| built(&plan.id, error))?;
-    Ok((store, way, plan, code))
+    Ok((store, (nodes, transport), plan, code))
 }
 
 /// Returns the name that profilers show.
@@ -186,27 +192,28 @@ fn check_puts(plan: &KernelPlan, fabric: Option<&Fabric>) -> Result<(), Error> {
         })
 }
 
-/// Returns the nodes and the transport between them for a kernel of several nodes, or `None` for a kernel of one node, which
-/// needs all ranks on one host.
-fn way_between_nodes(
-    shared: &Shared,
-    config: &KernelConfig,
-) -> Result<Option<(NodeMap, Transport)>, Error> {
-    let nodes = &shared.cluster.hosts;
+/// Returns the nodes of a kernel of several nodes, or `None` for a kernel of one node, which needs all ranks on one host.
+fn nodes(shared: &Shared, config: &KernelConfig) -> Result<Option<NodeMap>, Error> {
+    let hosts = &shared.cluster.hosts;
     if config.nodes <= 1 {
         return shared.cluster.ensure_one().map(|()| None);
     }
-    let node_map = NodeMap::new(shared.rank, nodes, config.nodes)?;
+    let node_map = NodeMap::new(shared.rank, hosts, config.nodes)?;
     if !node_map.are_in_order() {
         return Err(Error::Cluster(ClusterError::RankOrder {
-            hosts: nodes.all(),
+            hosts: hosts.all(),
         }));
     }
-    let (transport, hosts) = (shared.transport()?, nodes.count());
+    Ok(Some(node_map))
+}
+
+/// Returns the transport of a kernel that sends data between nodes.
+fn transport(shared: &Shared) -> Result<Transport, Error> {
+    let (transport, hosts) = (shared.transport()?, shared.cluster.hosts.count());
     if hosts > 1 && matches!(transport, Transport::Emulated { .. }) {
         return Err(Error::Network(NetworkError::EmulatedHosts { hosts }));
     }
-    Ok(Some((node_map, transport)))
+    Ok(transport)
 }
 
 fn build(store: &Store, plan: &KernelPlan, code: &Code) -> Result<Cubin, Error> {

@@ -18,10 +18,16 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Makes a block the workspace of an operator. `fabric` is `None` if all ranks are on one node.
-    pub fn new(shared: &Shared, block: Block, fabric: Option<(NodeMap, Arc<Fabric>)>) -> Self {
+    /// Makes a block the workspace of an operator. `nodes` is `None` if all ranks are on one node, and `fabric` if the kernel sends
+    /// nothing between nodes.
+    pub fn new(
+        shared: &Shared,
+        block: Block,
+        nodes: Option<&NodeMap>,
+        fabric: Option<Arc<Fabric>>,
+    ) -> Self {
         let of_host = block.addresses();
-        let Some((node_map, fabric)) = fabric else {
+        let Some(node_map) = nodes else {
             return Self {
                 block,
                 addresses: of_host,
@@ -37,7 +43,7 @@ impl Workspace {
             block,
             addresses,
             local_rank: node_map.local_rank(),
-            fabric: Some(fabric),
+            fabric,
         }
     }
 
@@ -60,7 +66,7 @@ impl Workspace {
         self.fabric.as_ref()
     }
 
-    /// Returns the endpoint in the form that kernels use. The endpoint is empty if there is one node.
+    /// Returns the endpoint in the form that kernels use. The endpoint is empty without a fabric.
     pub fn endpoint(&self) -> KernelEndpoint {
         self.fabric
             .as_ref()

@@ -68,6 +68,8 @@ pub enum Failure {
         path: PathBuf,
         source: mkernel_spec::plan::TunedError,
     },
+    #[error("the ranks of the job are not connected")]
+    Connect(#[source] mkernel::Error),
     #[error("the fabric test failed")]
     Fabric(#[source] mkernel::Error),
     #[error("cannot read {}", .path.display())]
@@ -120,6 +122,7 @@ impl Failure {
             | Self::Plot(_)
             | Self::Device { .. }
             | Self::NotTuned { .. }
+            | Self::Connect(_)
             | Self::Fabric(_)
             | Self::Damaged { .. }
             | Self::NotBundled { .. } => 1,

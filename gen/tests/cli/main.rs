@@ -10,6 +10,7 @@ mod drawing;
 mod drawn_order;
 mod dump;
 mod fabric_test;
+mod from_env;
 mod kernels;
 mod launch;
 mod one_rank;

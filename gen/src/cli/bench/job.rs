@@ -44,6 +44,7 @@ impl TimedJob<'_> {
             calls: 1,
             threads: (cores() / self.plan.spec.world() as usize).max(1),
             transport: self.transport.clone(),
+            launched: None,
         };
         let mut timed = None;
         let calls = job.inputs();

@@ -14,6 +14,8 @@ pub struct KernelRun<'a> {
     pub calls: u32,
     /// The value of `--kernel` that chooses this kernel alone, if there are several kernels.
     pub chosen_by: Option<String>,
+    /// The rank of this process, if other processes have the other ranks.
+    pub rank: Option<u32>,
 }
 
 /// The value of `--kernel` that chooses `kernel` among `kernels`: its label or, if another kernel has the same label, its
@@ -28,14 +30,21 @@ pub fn chosen_by(kernel: &Kernel, kernels: &[(Kernel, KernelPlan)]) -> Option<St
 }
 
 impl KernelRun<'_> {
-    /// Describes the GPUs, as in `2 simulated GPUs with 8 SMs, skew 20`.
+    /// Describes the GPUs of this process, as in `2 simulated GPUs with 8 SMs, skew 20` or `1 GPU, rank 3 of 16`.
     pub fn device(&self) -> String {
-        let world = self.plan.spec.world() as usize;
+        let world = self.plan.spec.world();
+        match self.rank {
+            None => self.gpus(world as usize),
+            Some(rank) => format!("{}, rank {rank} of {world}", self.gpus(1)),
+        }
+    }
+
+    fn gpus(&self, number: usize) -> String {
         match self.machine {
-            Machine::Gpus => count(world, "GPU"),
+            Machine::Gpus => count(number, "GPU"),
             Machine::Simulated(simulated) => format!(
                 "{} with {}, skew {}",
-                count(world, "simulated GPU"),
+                count(number, "simulated GPU"),
                 count(simulated.sms as usize, "SM"),
                 simulated.skew
             ),

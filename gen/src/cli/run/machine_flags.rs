@@ -6,7 +6,7 @@ use crate::cli::format::count;
 use crate::cli::input::{Kernel, Loaded, Overrides, Sources};
 use crate::cli::machine::{self, DeviceChoice, Machine, Simulated};
 use crate::cli::output::print_note;
-use mkernel::{KernelPlan, Simulation, spec::Device};
+use mkernel::{Communicator, KernelPlan, Simulation, spec::Device};
 
 /// The file that is run if no kernel is given, and its text.
 const DEFAULT: (&str, &str) = ("examples/small.toml", include_str!("small.toml"));
@@ -65,6 +65,30 @@ impl MachineFlags {
             ));
         }
         Ok((Machine::Simulated(simulated), kernels))
+    }
+
+    /// The GPUs of a job of several processes, and the kernels that are planned for its ranks.
+    pub fn of_launched(
+        &self,
+        sources: &Sources,
+        ranks: &Communicator,
+    ) -> Result<(Machine, Vec<(Kernel, KernelPlan)>), Failure> {
+        let usual = Simulation::default();
+        let machine = match ranks.is_simulated() {
+            false => Machine::Gpus,
+            true => Machine::Simulated(Simulated {
+                sms: ranks.device().sm_count,
+                skew: usual.skew,
+                timeline: false,
+            }),
+        };
+        let changes = Overrides {
+            world: Some((ranks.world(), "WORLD_SIZE")),
+            resize: true,
+            default: Some(DEFAULT),
+        };
+        let kernels = sources.load(ranks.device(), changes)?.planned()?;
+        Ok((machine, kernels))
     }
 
     /// Whether a flag is only for simulated GPUs.

@@ -44,7 +44,7 @@ use crate::cli::output::print_note;
 use host_memory::Memory;
 use kernel_run::{KernelRun, chosen_by};
 pub use machine_flags::MachineFlags;
-use mkernel::KernelPlan;
+use mkernel::{Communicator, KernelPlan};
 pub use outcome_line::OutcomeLine;
 use queue::Queue;
 use ranks::Outcome;
@@ -83,6 +83,10 @@ pub struct Run {
     /// Start no other run after a run that is not right
     #[arg(long)]
     fail_fast: bool,
+    /// Run one rank of a job of several processes, as a launcher starts them. Each host is a node, and each process reports on
+    /// its own rank
+    #[arg(long, conflicts_with_all = ["device", "ranks", "sms", "skew", "jobs", "trace"])]
+    from_env: bool,
     /// Write the outcomes as JUnit XML, which CI systems show: a suite for each kernel, a test for each seed
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
@@ -100,7 +104,17 @@ pub struct Run {
 impl Run {
     /// Runs every kernel with every seed. Runs that fail do not stop the others, unless `--fail-fast` is given.
     pub fn run(&self, json: bool) -> Result<(), Failure> {
-        let (machine, kernels) = self.machine.choose(&self.sources, self.trace.is_some())?;
+        let launched = self.from_env.then(Communicator::from_env).transpose();
+        let launched = launched.map_err(Failure::Connect)?;
+        let (machine, kernels) = match &launched {
+            Some(ranks) => {
+                if self.network.is_given() {
+                    ranks.set_transport(self.network.transport(0)?);
+                }
+                self.machine.of_launched(&self.sources, ranks)?
+            }
+            None => self.machine.choose(&self.sources, self.trace.is_some())?,
+        };
         let seeds = self.seeds()?;
         self.check_flags(machine, kernels.len(), &seeds)?;
         self.check_network(&kernels)?;
@@ -112,11 +126,15 @@ impl Run {
                 machine,
                 calls: self.calls,
                 chosen_by: chosen_by(kernel, &kernels),
+                rank: launched.as_ref().map(Communicator::rank),
             })
             .collect();
         let memory = Memory::of(&kernels)?;
         let total = (seeds.end - seeds.start).saturating_mul(kernels.len() as u64);
-        let jobs = self.concurrent_jobs(machine, total);
+        let jobs = match launched {
+            Some(_) => 1,
+            None => self.concurrent_jobs(machine, total),
+        };
         if machine != Machine::Gpus {
             effort::warn_if_long(&kernels, seeds.end - seeds.start, jobs);
         }
@@ -129,8 +147,13 @@ impl Run {
             kernels: &kernels,
             queue: &queue,
             jobs,
+            launched: launched.as_ref(),
         };
         runs.run(&mut report)?;
+        // Rank 0 leaves last: the other ranks are connected to it. Ranks that have failed have left.
+        if let Some(ranks) = &launched {
+            let _ = ranks.barrier();
+        }
         if machine == Machine::Gpus && report.machine_is_at_fault() {
             print_note("use --device sim to run without a GPU");
         }

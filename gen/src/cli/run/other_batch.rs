@@ -282,6 +282,7 @@ mod tests {
                 calls: 1,
                 threads: 1,
                 transport: Transport::default(),
+                launched: None,
             };
             assert!(finds_each_result(&job), "{}", plan.id);
         }

@@ -23,8 +23,10 @@ pub struct Job<'a> {
     pub calls: u32,
     /// Threads that each rank may use for its reference.
     pub threads: usize,
-    /// The transport between nodes, if there are several.
+    /// The transport between nodes, if there are several. The communicator of a launched process has its own.
     pub transport: Transport,
+    /// The communicator of this process, if other processes have the other ranks.
+    pub launched: Option<&'a Communicator>,
 }
 
 /// The result of a run.
@@ -105,8 +107,9 @@ impl Job<'_> {
 
     fn run_ranks(&self, timeline: &Mutex<String>) -> Result<Completed, Vec<RankFailure>> {
         let calls = self.inputs();
-        let other = calls.first();
-        let other = other.and_then(|first| other_batch(self.config, self.plan, first));
+        // Another batch is compared on all ranks together.
+        let first = calls.first().filter(|_| self.launched.is_none());
+        let other = first.and_then(|first| other_batch(self.config, self.plan, first));
         let results = self.on_ranks(|ranks| {
             let result = self.run_rank(ranks, &calls, other.as_ref());
             if let Some(events) = ranks.timeline() {
@@ -125,7 +128,8 @@ impl Job<'_> {
                 ran
             }));
         }
-        let mut ran = merge(completed)?;
+        let first_rank = self.launched.map_or(0, Communicator::rank);
+        let mut ran = merge_from(first_rank, completed)?;
         ran.is_batch_invariant = other.map(|other| {
             let (first, found): (Vec<_>, Vec<_>) = first.iter().zip(&found).unzip();
             other.agrees(&first, &found)
@@ -141,11 +145,14 @@ impl Job<'_> {
             .collect()
     }
 
-    /// Calls `run` on all ranks at the same time and returns what it returns, by rank.
+    /// Calls `run` on all ranks of this process at the same time and returns what it returns, by rank.
     pub fn on_ranks<T: Send>(
         &self,
         run: impl Fn(&Communicator) -> Result<T, RankError> + Sync,
     ) -> Result<Vec<Result<T, RankError>>, Vec<RankFailure>> {
+        if let Some(ranks) = self.launched {
+            return Ok(vec![run(ranks)]);
+        }
         let world = self.plan.spec.world();
         let whole = |error: Error| RankFailure {
             rank: None,
@@ -189,8 +196,15 @@ impl Job<'_> {
         ranks: &Communicator,
         calls: &[Inputs],
     ) -> Result<(KernelPlan, Vec<Results>), Error> {
-        ranks.set_transport(self.transport.clone());
+        if self.launched.is_none() {
+            ranks.set_transport(self.transport.clone());
+        }
         let operator = ranks.prepare(self.config, self.plan.shape())?;
+        tracing::info!(
+            rank = ranks.rank(),
+            operator = operator.plan().id,
+            "prepared"
+        );
         let results = self.results_of(ranks, &operator, calls)?;
         log_stats(ranks, &operator);
         Ok((operator.plan().clone(), results))
@@ -262,11 +276,18 @@ fn same_bits(first: &Results, second: &Results) -> bool {
     bits(first) == bits(second)
 }
 
-/// Combines the results of all ranks, or returns the errors of those that failed.
+/// Combines the results of all ranks, or returns the errors of the ranks that failed.
 pub fn merge(results: Vec<Result<Completed, RankError>>) -> Result<Completed, Vec<RankFailure>> {
+    merge_from(0, results)
+}
+
+fn merge_from(
+    first_rank: u32,
+    results: Vec<Result<Completed, RankError>>,
+) -> Result<Completed, Vec<RankFailure>> {
     let mut whole: Option<Completed> = None;
     let mut failed = Vec::new();
-    for (rank, result) in (0..).zip(results) {
+    for (rank, result) in (first_rank..).zip(results) {
         match (result, &mut whole) {
             (Ok(ran), None) => whole = Some(ran),
             (Ok(ran), Some(whole)) => {

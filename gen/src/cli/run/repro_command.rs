@@ -10,7 +10,7 @@ const LEFT_OUT: [&str; 6] = ["--seed", "--seeds", "--trace", "--junit", "--jobs"
 const KERNEL: &str = "--kernel";
 
 /// The command with the arguments `words` but with one seed, quoted for a shell, and with one kernel if `kernel` names it. If
-/// the first run chose the device itself, `--device` is added.
+/// the first run chose the device itself, `--device` is added, except for a rank whose launcher chooses the device.
 pub fn command(
     words: impl IntoIterator<Item = OsString>,
     kernel: Option<&str>,
@@ -44,6 +44,7 @@ pub fn command(
         if flag == "--fail-fast" || word.strip_prefix("-j").is_some_and(is_jobs) {
             continue;
         }
+        has_device |= flag == "--from-env";
         kept.push(word);
     }
     if !has_device {

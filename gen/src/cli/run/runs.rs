@@ -10,6 +10,7 @@ use crate::cli::fabric_test::Network;
 use crate::cli::failure::Failure;
 use crate::cli::machine::cores;
 use crate::cli::signals::{Watch, end_by};
+use mkernel::Communicator;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -25,6 +26,8 @@ pub struct Runs<'a> {
     pub queue: &'a Queue<'a>,
     /// The number of concurrent runs, if there is the memory for them.
     pub jobs: usize,
+    /// The communicator of this process, if other processes have the other ranks.
+    pub launched: Option<&'a Communicator>,
 }
 
 /// A message to the thread that reports.
@@ -68,21 +71,24 @@ impl Runs<'_> {
 
     fn outcome(&self, (index, seed): NextRun) -> Result<Outcome, Failure> {
         let about = &self.kernels[index];
-        let world = about.plan.spec.world() as usize;
+        let ranks = self.launched.map_or(about.plan.spec.world(), |_| 1);
         let job = Job {
             config: about.kernel.spec.config(),
             plan: about.plan,
             machine: about.machine,
             seed,
             calls: about.calls,
-            threads: cores() / (self.jobs * world),
+            threads: cores() / (self.jobs * ranks as usize),
             transport: self.network.transport(seed)?,
+            launched: self.launched,
         };
         let outcome = job.run();
         if is_same_for_all_seeds(&outcome) {
             self.queue.skip(index);
         }
-        if self.fail_fast && !outcome.is_right() {
+        // After an error of a rank, the communicator cannot be used.
+        let is_over = self.launched.is_some() && outcome.result.is_err();
+        if is_over || self.fail_fast && !outcome.is_right() {
             self.queue.close();
         }
         Ok(outcome)

@@ -94,6 +94,7 @@ impl TraceKernel {
             calls: self.calls,
             threads: 1,
             transport: self.network.transport(seed)?,
+            launched: None,
         };
         let calls = job.inputs();
         let results = job.on_ranks(|ranks| self.trace_on(ranks, &job, &calls));

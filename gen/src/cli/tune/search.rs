@@ -91,6 +91,7 @@ impl Search<'_> {
             calls: 1,
             threads: self.threads(),
             transport: self.transport.clone(),
+            launched: None,
         }
     }
 

@@ -48,6 +48,7 @@ fn job<'a>(config: &'a KernelConfig, plan: &'a KernelPlan) -> Job<'a> {
         calls: 1,
         threads: 1,
         transport: Transport::default(),
+        launched: None,
     }
 }
 

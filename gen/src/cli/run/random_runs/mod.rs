@@ -218,6 +218,7 @@ fn job<'a>(seed: u64, drawn: &'a Drawn) -> Job<'a> {
                 ..Faults::default()
             },
         },
+        launched: None,
     }
 }
 
