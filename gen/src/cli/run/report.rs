@@ -251,6 +251,7 @@ mod tests {
             machine,
             calls: 3,
             chosen_by: None,
+            rank: None,
         };
         describe(&about, outcome)
     }
