@@ -1,7 +1,9 @@
 //! Tests of absent ranks and of aborts on one node. All ranks must get an error in time, and new communicators in the
 //! same process must work.
 
-use crate::ranks::{GemmProblem, Operands, compute, launch, on_ranks, prepare, seed, worlds};
+use crate::ranks::{
+    GemmProblem, Operands, compute, launch, on_ranks, prepare, seed, worlds_of_whole_gpus,
+};
 use mkernel::{
     Communicator, Error, Operator,
     spec::{BLayout, GemmOp, GemmShape, Transfer, Tuning},
@@ -60,7 +62,7 @@ fn an_abort_ends_the_waits_of_all_ranks() {
 fn a_rank_that_leaves_ends_the_waits_of_its_peers() {
     let _limit = TimeLimit::start("a rank that leaves", Duration::from_secs(120));
     let seed = seed();
-    for world in worlds(2) {
+    for world in worlds_of_whole_gpus(2) {
         on_ranks(world, |ranks| {
             let lab = Lab::new(&ranks.default_stream())?;
             let problem = with_transfer(Transfer::SmPush);
@@ -92,7 +94,7 @@ fn a_rank_that_leaves_ends_the_waits_of_its_peers() {
 #[ignore = "needs GPUs"]
 fn a_different_order_of_calls_is_reported_at_the_deadline() {
     let _limit = TimeLimit::start("another order of calls", Duration::from_secs(120));
-    for world in worlds(2) {
+    for world in worlds_of_whole_gpus(2) {
         on_ranks(world, |ranks| {
             let lab = Lab::new(&ranks.default_stream())?;
             let mut prepared = Vec::new();
@@ -185,7 +187,7 @@ impl Rank<'_> {
 fn in_all_worlds(problem: GemmProblem, fail: fn(&Rank<'_>) -> Result<(), Failure>) {
     let _limit = TimeLimit::start("ranks that fail", Duration::from_secs(120));
     let seed = seed();
-    for world in worlds(2) {
+    for world in worlds_of_whole_gpus(2) {
         for then in [Some(fail), None] {
             on_ranks(world, |ranks| {
                 let lab = Lab::new(&ranks.default_stream())?;

@@ -7,7 +7,7 @@ use crate::compile::{compile, expect_plans};
 use crate::experts;
 use crate::graphs::replays;
 use crate::processes::{RankProcesses, call_until_a_rank_is_lost};
-use crate::ranks::{GemmProblem, compute, on_ranks, prepare, seed, worlds, worlds_of_processes};
+use crate::ranks::{GemmProblem, compute, on_ranks, prepare, seed, worlds, worlds_of_whole_gpus};
 use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel::{
     Communicator,
@@ -247,7 +247,7 @@ fn a_killed_process_ends_all_nodes_in_time() {
     if std::env::var(TASK).is_ok() {
         return call_until_something_fails().unwrap_or_else(|error| panic!("{error}"));
     }
-    let world = *worlds_of_processes(2).last().expect("a world");
+    let world = *worlds_of_whole_gpus(2).last().expect("a world");
     for victim in [1, 0] {
         let name = "nodes::a_killed_process_ends_all_nodes_in_time";
         let mut processes = RankProcesses::start(world, name, "go on");

@@ -1,6 +1,6 @@
 //! Tests with one process per GPU, started as by torchrun. In one test a process is killed.
 
-use crate::ranks::{Operands, compute, launch, prepare, seed, worlds_of_processes};
+use crate::ranks::{Operands, compute, launch, prepare, seed, worlds_of_whole_gpus};
 use mkernel::{
     Communicator, Error, Operator,
     error::FabricError,
@@ -28,7 +28,7 @@ fn each_gpu_has_a_process() {
     if let Ok(task) = std::env::var(TASK) {
         return rank(&task);
     }
-    for world in worlds_of_processes(2) {
+    for world in worlds_of_whole_gpus(2) {
         let mut processes =
             RankProcesses::start(world, "processes::each_gpu_has_a_process", "stop");
         processes.expect_line("right", 0..world, START);
@@ -43,7 +43,7 @@ fn a_killed_process_ends_the_others_in_time() {
     if let Ok(task) = std::env::var(TASK) {
         return rank(&task);
     }
-    let worlds = worlds_of_processes(2);
+    let worlds = worlds_of_whole_gpus(2);
     let world = *worlds.last().expect("a world");
     for victim in [1, 0] {
         let mut processes = RankProcesses::start(

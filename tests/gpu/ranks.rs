@@ -29,8 +29,9 @@ pub fn worlds(least: u32) -> Vec<u32> {
     worlds_with(ranks_per_gpu(), least)
 }
 
-/// Returns the worlds of at least `least` ranks that fit the GPUs of the host, for ranks in processes, which cannot share a GPU.
-pub fn worlds_of_processes(least: u32) -> Vec<u32> {
+/// Returns the worlds of at least `least` ranks that fit the GPUs of the host, one GPU for each rank: ranks in processes cannot
+/// share a GPU, and calls of the driver that wait for a shared GPU delay errors.
+pub fn worlds_of_whole_gpus(least: u32) -> Vec<u32> {
     worlds_with(1, least)
 }
 
