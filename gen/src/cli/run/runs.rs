@@ -43,8 +43,9 @@ impl Runs<'_> {
     /// Runs the queue until it is empty. A signal ends the process after a summary.
     pub fn run(&self, report: &mut Report) -> Result<(), Failure> {
         let (sender, events) = mpsc::channel();
-        let scratch = Scratch::new();
+        // A signal before the folder exists leaves nothing behind.
         let _watch = watch(sender.clone())?;
+        let scratch = Scratch::new();
         thread::scope(|scope| {
             for _ in 0..self.jobs {
                 let sender = sender.clone();
