@@ -34,6 +34,9 @@ fn child() {
     if std::env::var_os("TEST_SURVIVE").is_some() {
         return println!("read {}", super::survivors::rank_that_rebuilds(ranks));
     }
+    if std::env::var_os("TEST_STOP").is_some() {
+        return println!("read {}", super::survivors::rank_that_may_stop(ranks));
+    }
     if std::env::var_os("TEST_LIVE").is_some() {
         return println!("read {}", super::survivors::rank_that_lives(ranks));
     }

@@ -307,3 +307,39 @@ fn processes_that_are_left_connect() {
         }
     }
 }
+
+/// The test of a process that may be stopped. Returns the ranks that a step missed, and the ranks that are left.
+pub fn rank_that_may_stop(mut ranks: Collective) -> String {
+    const WAIT: Duration = Duration::from_secs(3);
+    let error = loop {
+        if let Err(error) = ranks.barrier("round", WAIT) {
+            break error;
+        }
+    };
+    match (ranks.connect_survivors(3, WAIT), error) {
+        (Ok((_, left)), Error::RanksMissing { ranks, .. }) => format!("{ranks:?} late, {left:?}"),
+        (Err(Error::RanksMissing { .. }), _) => "left out".to_owned(),
+        (result, error) => format!("{error}; {:?}", result.map(|(_, left)| left)),
+    }
+}
+
+/// All other ranks name the process in time and go on. When it continues, it finds out that it was left out.
+#[test]
+fn a_stopped_process_is_named_and_left_out() {
+    use rustix::process::{Pid, Signal, kill_process};
+    for stopped in [1, 0] {
+        let port = free_port();
+        let start = |rank| start_child(rank, 4, port, &[("TEST_STOP", "1")]);
+        let mut children: Vec<_> = (0..4).map(start).collect();
+        std::thread::sleep(Duration::from_secs(1));
+        let pid = Pid::from_child(&children[stopped as usize]);
+        kill_process(pid, Signal::STOP).expect("it runs");
+        let child = children.remove(stopped as usize);
+        let left: Vec<u32> = (0..4).filter(|rank| *rank != stopped).collect();
+        for (rank, child) in left.iter().zip(children) {
+            expect_read(*rank, child, &format!("[{stopped}] late, {left:?}"));
+        }
+        kill_process(pid, Signal::CONT).expect("it exists");
+        expect_read(stopped, child, "left out");
+    }
+}
