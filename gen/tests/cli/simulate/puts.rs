@@ -117,9 +117,11 @@ fn attention(seq: u64) -> Problem {
     .into()
 }
 
-/// Compares the puts on 2x1, 2x2 and 3x2 simulated GPUs.
+/// Compares the puts on 3x1 simulated GPUs. With the variable `ALL_JOBS`, also on 2x1, 2x2 and 3x2.
 fn compare(problem: impl Fn(u64) -> Problem) {
-    for topology in [(2, 2), (2, 4), (3, 6)] {
+    let all = [(3, 3), (2, 2), (2, 4), (3, 6)];
+    let count = std::env::var_os("ALL_JOBS").map_or(1, |_| all.len());
+    for topology in all.into_iter().take(count) {
         let problem = problem(topology.1.into());
         let all_calls = |(puts, bytes): Puts| (CALLS * puts, CALLS * bytes);
         let planned: Vec<Puts> = planned(&problem, topology)
