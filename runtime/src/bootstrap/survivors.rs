@@ -1,5 +1,5 @@
-//! Connects the ranks that are left of a job after ranks have failed, without the connections of the job, all of which may end
-//! at a rank that is gone.
+//! Connects the ranks that are left of a job after ranks have failed. The connections of the job are not used, since all of them
+//! may end at a rank that is gone.
 //!
 //! Each rank listens at an address that all ranks know from the start. After a failure, a rank connects to the lowest rank that has
 //! not ended. If all lower ranks have ended, it accepts the higher ranks itself. The accepting rank goes on as soon as every higher
@@ -52,7 +52,7 @@ pub(super) fn open(group: &mut dyn Group, wait: StepWait) -> Result<Doors, Error
     })
 }
 
-/// Connects the ranks that are left of a job. Returns their doors too. Connections of the job are not used.
+/// Connects the ranks that are left of a job. Returns the connections, and the doors of these ranks.
 pub(super) fn connect(
     job: &dyn Group,
     doors: &Doors,

@@ -120,7 +120,7 @@ impl CombineSchedule {
         }
     }
 
-    /// The time of a pass over `bytes` bytes in memory, of which `SUMS` take place at a time, µs.
+    /// The time of a pass over `bytes` bytes in memory while `SUMS` passes share the rate of memory, µs.
     fn pass_us(&self, bytes: u64) -> f64 {
         bytes as f64 * f64::from(SUMS) / self.memory_gb_s / 1e3
     }

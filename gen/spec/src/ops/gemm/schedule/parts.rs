@@ -21,7 +21,7 @@ impl Parts {
         (self.plan.comm_ctas * self.warps).saturating_sub(2).max(1)
     }
 
-    /// The time in which one of these workers stores `bytes` bytes while all of them store, µs.
+    /// The time in which a sender stores `bytes` bytes while all senders store, µs.
     pub fn store_us(&self, bytes: u64) -> f64 {
         let share = f64::from(self.senders()) / f64::from(self.plan.comm_ctas.max(1));
         bytes as f64 * share / self.costs.comm_cta_gb_s / 1e3
