@@ -51,7 +51,7 @@ pub(crate) struct GemmCosts {
     pub two_slices_of_sums_slowdown: f64,
     /// The slowdown of `ag_gemm` with tiles smaller than 128×128, if C has several rows of tiles.
     pub small_tiles_slowdown: f64,
-    /// The rate of L2 for tiles of 128×128 of products without communication, relative to [`Device::l2_gb_s`].
+    /// The rate of L2 for tiles of 128×128, relative to [`Device::l2_gb_s`].
     pub square_tiles_l2_gain: f64,
     /// The time of these tiles, relative to what tensor cores and this rate of L2 take.
     pub square_tiles_slowdown: f64,
@@ -81,6 +81,8 @@ pub(crate) struct GemmCosts {
     pub partials_share_loss: f64,
     /// In two shots, the part of the shorter of the times of the GEMM and its transfers that is added to the longer one.
     pub two_shots_overlap_loss: f64,
+    /// The time that two shots take longer with tiles of 128×256, µs.
+    pub two_shots_large_tiles_us: f64,
     /// In one shot, the part of the transfer of a tile's packets that overlaps with the next tile.
     pub one_shot_overlap: f64,
     /// In one shot, the slowdown of packets if there are more than two rounds of tiles.

@@ -81,7 +81,7 @@ const GEMM: GemmCosts = GemmCosts {
     // H100, 128 to 1024 rows: tiles of 64×128 and 128×64 take 1.1 to 1.35 times as long as the rate of L2 predicts; on 4×H100
     // up to 1.5 times as long. The reason is not known.
     small_tiles_slowdown: 1.4,
-    // H200, 256 to 8192 rows, 28 products: `docs/performance.md#tiles-of-products-alone`.
+    // H200, 256 to 8192 rows, 28 products: `docs/performance.md#square-tiles`.
     square_tiles_l2_gain: 1.42,
     square_tiles_slowdown: 1.04,
     // H100, 1 row of 8192 columns of 2048, in a chain: 128 CTAs take 16.4 µs, and 64 CTAs 17.3.
@@ -110,6 +110,8 @@ const GEMM: GemmCosts = GemmCosts {
     // 2×H100, `gemm_ar` of 4096 rows of 4096 and 1024: tiles of 64×128, which load more, take 136 µs, and 128×256 take 119,
     // though the link bounds both.
     two_shots_overlap_loss: 0.15,
+    // 2×H200, 15 products of 1024 and 4096 rows: `docs/performance.md#square-tiles`.
+    two_shots_large_tiles_us: 20.0,
     // 2 and 4×H100, 256, 512 and 1024 rows of 8192 and 2048, in chains: the model exceeds each of 8 times by 2 to 4 µs, which
     // is what launches in a chain save.
     one_shot_overlap: 0.5,

@@ -17,7 +17,10 @@ use crate::arch::Tile;
 use crate::cost::CostTable;
 use crate::device::Device;
 use crate::roofline::{Bound, Traffic};
-use gemm_time::GemmTime;
+use gemm_time::{GemmTime, is_link_bound};
+
+/// The most time of links, relative to the time of a product, for which the time that its CTAs wait for rows was measured.
+const MOST_LINK_SHARE: f64 = 0.5;
 
 /// Expected time of a candidate of `ag_gemm`, µs.
 pub(super) fn estimate_us(
@@ -31,7 +34,7 @@ pub(super) fn estimate_us(
     let costs = device.costs();
     let compute_ctas = device.sm_count - push.comm_ctas();
     let has_clusters = core.cluster.is_some();
-    let gemm = GemmTime::new(
+    let mut gemm = GemmTime::new(
         spec,
         core.tile,
         order,
@@ -44,15 +47,29 @@ pub(super) fn estimate_us(
         true => gemm.us * costs.gemm.small_tiles_slowdown,
         false => gemm.us,
     };
-    let computed = gemm.beside_memory_us(compute * push.slowdown(costs), traffic, device);
-    let (slices, splits) = (push.slices(), order.tail_splits);
     let bound = Bound::new(traffic, device);
+    let sent_us = push.sent_us(&bound, traffic.link_bytes as f64, device);
+    let (slices, splits) = (push.slices(), order.tail_splits);
+    // What rows of other ranks cost was measured where links are idle for most of a call with constant rows.
+    let is_brief = !spec.takes_rows() && bound.link_us <= MOST_LINK_SHARE * bound.compute_us;
+    // CTAs that begin with rows of other ranks wait for the first slice, and multiply the last slice when the link has sent it.
+    let slice = 1.0 / f64::from(slices);
+    let late_us =
+        push.first_us(costs) + (sent_us * slice).max(sent_us - gemm.tile_us * (1.0 - slice));
+    let pushes_us = match is_brief {
+        true => push.slows_by_us(sent_us, compute, order, costs),
+        false => compute * (push.slowdown(costs) - 1.0),
+    };
+    if is_brief {
+        gemm.reread_bytes = reread_bytes(spec, order, late_us, device);
+    }
+    let compute = compute + pushes_us;
+    let computed = gemm.beside_memory_us(compute, traffic, device);
     let us = if push == Push::None {
         computed
     } else if order.whole_tiles == 0 {
         // Each CTA waits for its rows. Meanwhile the CTA has filled its stages with B. If a tile needs several slices, the CTA
         // multiplies the first slices while later slices are sent.
-        let sent_us = push.sent_us(&bound, traffic.link_bytes as f64, device);
         let steps = spec
             .shape
             .k
@@ -73,8 +90,12 @@ pub(super) fn estimate_us(
         let rows_us = (costs.gemm.first_rows_us + sent_us).max(costs.put_us(&bound)) + rest_us;
         rows_us.max(loaded_us - costs.flag_us) + gemm.unfed_us
     } else {
-        let near = costs.flag_us + push.sent_us(&bound, traffic.link_bytes as f64, device);
-        computed.max(near.max(costs.put_us(&bound)) + gemm.last_us / f64::from(slices))
+        let near = costs.flag_us + sent_us;
+        let all_us = near.max(costs.put_us(&bound)) + gemm.last_us / f64::from(slices);
+        match is_brief && order.begins_late(compute_ctas) {
+            true => all_us.max(computed + late_us),
+            false => all_us.max(computed),
+        }
     };
     let unseen = if traffic.nic_bytes > 0 {
         costs.overlap_loss * compute
@@ -82,6 +103,22 @@ pub(super) fn estimate_us(
         0.0
     };
     (costs.launch_us + us + unseen) * gemm.doubt
+}
+
+/// Bytes of B that are loaded again, because some rows of A are multiplied later than others, by `late_us` if rows of all ranks are
+/// multiplied together (`docs/performance.md#rows-of-other-ranks`). What is still in L2 is not loaded again.
+fn reread_bytes(spec: GemmSpec<'_>, order: &TileOrder, late_us: f64, device: &Device) -> f64 {
+    let bytes = (spec.shape.n * spec.shape.k * spec.types().b.bytes()) as f64;
+    let kept = device.l2_bytes as f64 / 2.0;
+    let passes = match order.shard_row_tiles {
+        Some(own) if order.group_m > own => {
+            let meanwhile = late_us * device.memory_gb_s * 1e3;
+            1 + u32::from(meanwhile > kept)
+        }
+        Some(_) if bytes > kept => order.row_tiles.div_ceil(order.group_m),
+        _ => 1,
+    };
+    f64::from(passes - 1) * bytes
 }
 
 /// How partial sums are exchanged.
@@ -102,6 +139,14 @@ impl Meeting {
     fn unseen_share(self, costs: &CostTable) -> f64 {
         match self.shots {
             2 => costs.gemm.two_shots_overlap_loss,
+            _ => 0.0,
+        }
+    }
+
+    /// The time that two shots take longer with large tiles, µs: the last tile is sent and added up after all products.
+    fn large_tiles_us(self, tile: Tile, costs: &CostTable) -> f64 {
+        match (self.shots, (tile.m, tile.n)) {
+            (2, (128, 256)) => costs.gemm.two_shots_large_tiles_us,
             _ => 0.0,
         }
     }
@@ -186,9 +231,13 @@ pub(super) fn reduce_us(
     };
     let put = first_us + costs.put_us(&bound) + costs.gemm.owner_add_us + results_us;
     if bound.nic_us == 0.0 {
-        let unseen = meeting.unseen_share(costs) * computed.min(sent);
-        let norm_us = meeting.norm_us(spec, costs);
-        return (costs.launch_us + computed.max(sent) + unseen + norm_us) * gemm.doubt;
+        let (hidden, large_tiles_us) = match is_link_bound(&bound) {
+            true => (computed.min(sent), 0.0),
+            false => (computed.min(link), meeting.large_tiles_us(tile, costs)),
+        };
+        let unseen = meeting.unseen_share(costs) * hidden;
+        let rest_us = meeting.norm_us(spec, costs) + large_tiles_us;
+        return (costs.launch_us + computed.max(sent) + unseen + rest_us) * gemm.doubt;
     }
     (costs.launch_us + computed.max(sent).max(put) + costs.overlap_loss * computed) * gemm.doubt
 }

@@ -220,6 +220,18 @@ impl TileOrder {
         self.row_tiles * self.col_tiles
     }
 
+    /// Whether some of `ctas` CTAs have a tile in the last round, and begin with rows of other ranks.
+    #[must_use]
+    pub(crate) fn begins_late(&self, ctas: u32) -> bool {
+        let own = self.shard_row_tiles.filter(|own| self.group_m <= *own);
+        let first_late = own.unwrap_or(0) * self.col_tiles;
+        let last_round = match self.work_tiles() % ctas {
+            0 => ctas,
+            work_tiles => work_tiles,
+        };
+        first_late < last_round
+    }
+
     /// Tiles of the last round.
     #[must_use]
     pub const fn tail_tiles(&self) -> u32 {

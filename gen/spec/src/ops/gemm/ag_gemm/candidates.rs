@@ -141,7 +141,8 @@ impl<'a> Search<'a> {
         push: Push,
     ) -> Vec<Candidate> {
         let compute_ctas = self.device.sm_count - comm_ctas;
-        let orders = (self.core).complete(self.spec, self.order.clone(), compute_ctas);
+        let orders = (self.orders().into_iter())
+            .flat_map(|order| (self.core).complete(self.spec, order, compute_ctas));
         let layouts = |order: TileOrder| {
             let asked = self.spec.tuning().cluster;
             let through_l2 = (asked != Some(true)).then(|| self.core.clone());
@@ -165,10 +166,22 @@ impl<'a> Search<'a> {
             chunks: chunks.clone(),
             order,
         };
-        (orders.into_iter())
-            .flat_map(layouts)
-            .map(candidate)
-            .collect()
+        orders.flat_map(layouts).map(candidate).collect()
+    }
+
+    /// Own rows first, or all rows together, so that B is loaded once.
+    fn orders(&self) -> Vec<TileOrder> {
+        let own_first = self.order.clone();
+        let is_free = self.spec.tuning().group_m.is_none()
+            && !self.spec.crosses_nodes()
+            && own_first.shard_row_tiles.is_some();
+        let all_rows = own_first.row_tiles;
+        let together =
+            (is_free && (own_first.group_m + 1..=GROUP_M).contains(&all_rows)).then(|| TileOrder {
+                group_m: all_rows,
+                ..own_first.clone()
+            });
+        [own_first].into_iter().chain(together).collect()
     }
 
     /// The layout in which the CTAs that share a tile are a cluster, if that is possible in this order.

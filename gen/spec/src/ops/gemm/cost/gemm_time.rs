@@ -1,6 +1,6 @@
 //! The expected time of a GEMM beside memory, without the transfers of other ranks.
 
-use super::tile::tile_of_spec_us;
+use super::tile::{Sharing, tile_of_spec_us};
 use crate::arch::Tile;
 use crate::cost::CostTable;
 use crate::device::Device;
@@ -8,6 +8,12 @@ use crate::ops::gemm::config::{GemmOp, GemmShape};
 use crate::ops::gemm::op_plan::{GemmPlan, OUT_COLS, Split, TileOrder};
 use crate::ops::gemm::spec::GemmSpec;
 use crate::roofline::{Bound, Traffic};
+
+/// Whether links take about as long as the product. The limit is between 0.5, of 4096 rows of 4096 columns of 2048 on 2×H200, and 1, of
+/// 8192 rows of 4096 columns of 1024 on 2×H100.
+pub(super) fn is_link_bound(bound: &Bound) -> bool {
+    bound.link_us > 0.8 * bound.compute_us
+}
 
 /// Sub-tiles of a warpgroup.
 pub(crate) const fn group_subs(tile: Tile) -> u32 {
@@ -96,10 +102,14 @@ fn two_slices_slowdown(
 pub(super) struct GemmTime {
     /// The whole time, µs.
     pub us: f64,
+    /// The time of a tile that one CTA computes, µs.
+    pub tile_us: f64,
     /// The time of the last round, µs.
     pub last_us: f64,
     /// The time after all of A and B has been loaded, µs.
     pub unfed_us: f64,
+    /// Bytes of B that are loaded again.
+    pub reread_bytes: f64,
     /// The fraction of the SMs that compute, if there is only one round; otherwise 1.
     busy_share: f64,
     /// The part of the rate of memory that is lost to narrow tiles if all SMs compute.
@@ -135,7 +145,13 @@ impl GemmTime {
             false => order.work_tiles().min(compute_ctas),
         };
         let m = spec.shape.m;
-        let one = tile_of_spec_us(spec, tile, (active, has_clusters), device);
+        let bound = Bound::new(traffic, device);
+        let sharing = Sharing {
+            active,
+            has_clusters,
+            is_link_bound: is_link_bound(&bound),
+        };
+        let one = tile_of_spec_us(spec, tile, sharing, device);
         let rounds = f64::from(order.whole_tiles / compute_ctas);
         let unfed_us = match has_clusters {
             true => cluster_exchange_us(tile, order, spec.shape, costs),
@@ -158,8 +174,10 @@ impl GemmTime {
             / f64::from(compute_ctas);
         Self {
             us: (rounds * one + tail_us).max(even),
+            tile_us: one,
             last_us: tail_us.max(part_us),
             unfed_us,
+            reread_bytes: 0.0,
             busy_share: match order.work_tiles() < compute_ctas {
                 true => f64::from(order.work_tiles()) / f64::from(device.sm_count),
                 false => 1.0,
@@ -190,7 +208,8 @@ impl GemmTime {
         let costs = device.costs();
         let idle_loss = costs.gemm.idle_sms_loss * (1.0 - self.busy_share);
         let rate = device.memory_gb_s * (1.0 - idle_loss - self.narrow_loss * self.busy_share);
-        let memory_us = traffic.memory_bytes as f64 / rate / 1e3 + self.unfed_us;
+        let bytes = traffic.memory_bytes as f64 + self.reread_bytes;
+        let memory_us = bytes / rate / 1e3 + self.unfed_us;
         compute_us.max(memory_us) + self.unseen_share * compute_us.min(memory_us)
     }
 }
@@ -228,5 +247,10 @@ pub(in crate::ops::gemm) fn lone_tile_us(
     spec: GemmSpec<'_>,
     device: &Device,
 ) -> f64 {
-    tile_of_spec_us(spec, plan.tile, (1, false), device)
+    let sharing = Sharing {
+        active: 1,
+        has_clusters: false,
+        is_link_bound: false,
+    };
+    tile_of_spec_us(spec, plan.tile, sharing, device)
 }

@@ -2,6 +2,7 @@
 
 use crate::cost::CostTable;
 use crate::device::Device;
+use crate::ops::gemm::op_plan::TileOrder;
 use crate::roofline::Bound;
 
 /// How a candidate moves a shard to the peers.
@@ -53,6 +54,37 @@ impl Push {
                     + f64::from(copies) * costs.push.copy_us
                     + bytes / device.copy_engine_gb_s / 1e3
             }
+        }
+    }
+
+    /// The time until the first chunk arrives, beside the time to send it, µs.
+    pub(super) const fn first_us(self, costs: &CostTable) -> f64 {
+        match self {
+            Self::Sm { ctas: 1.., .. } => costs.gemm.first_rows_us,
+            Self::None | Self::Sm { .. } | Self::Copies { .. } => costs.flag_us,
+        }
+    }
+
+    /// The time by which sending slows down a GEMM of `compute_us`, µs, if it takes `sent_us` to send all chunks.
+    pub(super) fn slows_by_us(
+        self,
+        sent_us: f64,
+        compute_us: f64,
+        order: &TileOrder,
+        costs: &CostTable,
+    ) -> f64 {
+        let meanwhile_us = sent_us.min(compute_us);
+        match self {
+            // The warps that multiply push first, while the stages fill. In a single round, other CTAs wait for these rows anyway.
+            Self::Sm {
+                ctas: 0,
+                first: true,
+                ..
+            } if order.whole_tiles > 0 => {
+                (sent_us - costs.gemm.first_rows_us - costs.flag_us).max(0.0)
+            }
+            Self::Sm { ctas: 0, .. } => (self.slowdown(costs) - 1.0) * meanwhile_us,
+            _ => (self.slowdown(costs) - 1.0) * compute_us,
         }
     }
 

@@ -7,7 +7,7 @@ use crate::device::Device;
 use crate::ops::gemm::maps::load_rows_a;
 
 const SQUARE: Tile = Tile { m: 128, n: 128 };
-/// The fewest rows of products alone for which the rate of square tiles was measured.
+/// The fewest rows for which the rate of square tiles was measured.
 const MIN_ROWS: u64 = 256;
 
 /// The time of one tile's main loop and epilogue, µs, with `active` CTAs at work: tensor cores or L2, whichever is slower. At most
@@ -44,22 +44,36 @@ fn tile_us_at(
     steps * math.max(load) + epilogue
 }
 
-/// The time of one tile, µs. If ranks do not communicate, tiles of 128×128 of bf16 and fp16 load faster than other tiles, and multiply a
-/// little slower than tiles of 128×256 (`docs/performance.md#tiles-of-products-alone`). With communication it was not measured.
+/// How the CTAs of a product share L2.
+#[derive(Clone, Copy)]
+pub(super) struct Sharing {
+    /// CTAs at work.
+    pub active: u32,
+    pub has_clusters: bool,
+    /// Whether links take about as long as the product. Stores to other ranks then crowd out loads.
+    pub is_link_bound: bool,
+}
+
+/// The time of one tile, µs. Tiles of 128×128 of bf16 and fp16 load faster than other tiles, and multiply a little slower than tiles
+/// of 128×256 (`docs/performance.md#square-tiles`). For rows at run time, several nodes
+/// and bound links, this was not measured.
 pub(super) fn tile_of_spec_us(
     spec: GemmSpec<'_>,
     tile: Tile,
-    (active, has_clusters): (u32, bool),
+    sharing: Sharing,
     device: &Device,
 ) -> f64 {
     let costs = &device.costs().gemm;
     let (a, GemmShape { m, k, .. }) = (spec.types().a, spec.shape);
-    let is_alone = spec.world() == 1 && !spec.takes_rows() && !has_clusters && m >= MIN_ROWS;
-    let us = tile_us(tile, a, m, k, active, device);
-    if !is_alone || a.bytes() != 2 || tile != SQUARE {
+    let us = tile_us(tile, a, m, k, sharing.active, device);
+    let is_known = !(spec.takes_rows()
+        || spec.crosses_nodes()
+        || sharing.has_clusters
+        || sharing.is_link_bound);
+    if !is_known || m < MIN_ROWS || a.bytes() != 2 || tile != SQUARE {
         return us;
     }
     let l2_gb_s = device.l2_gb_s * costs.square_tiles_l2_gain;
-    let fed_us = tile_us_at(l2_gb_s, tile, (a, m, k), active, device);
+    let fed_us = tile_us_at(l2_gb_s, tile, (a, m, k), sharing.active, device);
     us.min(fed_us * costs.square_tiles_slowdown)
 }
