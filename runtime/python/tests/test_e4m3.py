@@ -94,7 +94,7 @@ def test_gemms(world, op, kind):
     graph = compiled(eager)
 
     def rank(group):
-        own, bias = shard(m, group.rank, world), tensor(0, 0, (n,))
+        own, bias = shard(m, group.rank, world), tensor(0, 0, (n,)) if world == 1 else None
         lefts = [rows_with_scales(kind, 1, rank, m, k) for rank in range(world)]
         rights = [weight_with_scales(kind, 3, rank, n, k) for rank in range(world)]
         (a, a_scales), (w, scales) = lefts[group.rank], rights[group.rank]
@@ -110,8 +110,13 @@ def test_gemms(world, op, kind):
         args = (a, w, bias, a_scales, of_transposed(scales))
         result = eager(*args)
         assert result.dtype == torch.bfloat16
-        assert_near(result, exact + bias.double())
+        assert_near(result, exact if bias is None else exact + bias.double())
         assert torch.equal(graph(*args), result)
+        # Calls of equal sizes are repeated without checks, with other scales.
+        if bias is None:
+            assert torch.equal(eager(a, w, None, 2 * a_scales, args[-1]), 2 * result)
+            with pytest.raises(mkernel.Error, match="b_scales: missing beside a_scales"):
+                eager(a, w, None, a_scales, None)
         with torch.no_grad():
             out = torch.empty_like(result)
             options = {"a_scales": a_scales, "b_scales": of_transposed(scales), "out": out, **rows}

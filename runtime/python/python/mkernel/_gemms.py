@@ -66,16 +66,17 @@ def _call(
     b_scales=None,
 ) -> Tensor:
     ranks = find(group, a)
-    is_scaled = a_scales is not None or b_scales is not None
-    is_plain = out is None and bias is None and residual is None and not is_scaled and a.is_contiguous()
-    made = (
-        (op, a.shape, b.shape, b.stride(), a.dtype, b.dtype, b.device, activation, rows, out_dtype, options)
-        if is_plain
-        else None
+    is_plain = (
+        out is None and bias is None and residual is None and a.is_contiguous() and (a_scales is None) == (b_scales is None)
     )
-    known = ranks.recall(made) if is_plain else None
-    if known is not None:
-        return _repeat(known, a, b)
+    made, scales = None, ()
+    if is_plain:
+        made = (op, a.shape, b.shape, b.stride(), a.dtype, b.dtype, b.device, activation, rows, out_dtype, options)
+        if a_scales is not None:
+            made, scales = (*made, *_layout(a_scales), *_layout(b_scales)), (a_scales, b_scales)
+        known = ranks.recall(made)
+        if known is not None:
+            return _repeat(known, a, b, scales)
     total, rows_of_a, rows_of_c = sizes_of(op, ranks, a, b, rows)
     (k, cols_of_b), n = b.shape, _cols(b, activation)
     is_kn = b.is_contiguous()
@@ -88,7 +89,7 @@ def _call(
     tensors.read("bias", bias, (cols_of_b,))
     tensors.read("residual", residual, (rows_of_c, n))
     check_layout(tensors, "b", b, is_kn)
-    scales = read_scales(
+    kind_of_scales = read_scales(
         tensors,
         Factor("a_scales", a, a_scales, is_right=False),
         Factor("b_scales", b, b_scales, is_gated=activation == "swiglu"),
@@ -97,32 +98,40 @@ def _call(
     tensors.check()
     most = bucket(total)
     adds = (bias is not None, residual is not None)
-    key = (op, most, n, k, a.dtype, output, is_kn, adds, activation, scales, options)
+    key = (op, most, n, k, a.dtype, output, is_kn, adds, activation, kind_of_scales, options)
 
     def declared() -> str:
         sizes = {"m": f"..={most}", "n": n, "k": k, "b_layout": "kn" if is_kn else "nk", "buckets": 1}
         epilogue = {"bias": adds[0] or None, "residual": adds[1] or None}
         epilogue |= {"swiglu": True} if activation == "swiglu" else {"activation": activation}
         types = {"dtype": _name(a.dtype), "output": None if output == result_dtype(a.dtype) else _name(output)}
-        types["scales"] = scales
+        types["scales"] = kind_of_scales
         return declaration(op, sizes | types | epilogue, options)
 
     operator = ranks.cached(key, declared)
     tensors.call(operator, total)
-    if is_plain and weight.is_contiguous():
+    if is_plain and tensors.addresses()[:-1] == [tensor.data_ptr() for tensor in (a, b, *scales)]:
         ranks.remember(made, key, (operator, total, (rows_of_c, n), output, tensors.kinds()))
     return result
 
 
-def _repeat(known: tuple[Any, ...], a: Tensor, b: Tensor) -> Tensor:
-    """Repeat a call without checks, for tensors of the shapes, strides and types of an earlier call."""
-    operator, total, shape, output, ((_, of_a, type_a), (_, of_b, type_b), (_, of_c, type_c)) = known
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+def _repeat(known: tuple[Any, ...], a: Tensor, b: Tensor, scales: tuple[Tensor, ...]) -> Tensor:
+    """Repeat a call without checks, for tensors of the shapes, strides and types of an earlier call, which were not copied."""
+    operator, total, shape, output, kinds = known
+    (_, of_a, type_a), (_, of_b, type_b), (_, of_c, type_c) = kinds[0], kinds[1], kinds[-1]
     c = a.new_empty(shape, dtype=output)
     tensors = [
         ("a", a.data_ptr(), of_a, type_a),
         ("b", b.data_ptr(), of_b, type_b),
         ("c", c.data_ptr(), of_c, type_c),
     ]
+    if scales:
+        for tensor, (name, elems, dtype) in zip(scales, kinds[2:-1], strict=True):
+            tensors.append((name, tensor.data_ptr(), elems, dtype))
     operator.call(tensors, total)
     return c
 
