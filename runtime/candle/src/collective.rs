@@ -8,12 +8,10 @@ use crate::operands::{self, Input, Output};
 use crate::ranks::Ranks;
 use candle_core::{Result, Shape, Tensor};
 use mkernel::Operand;
-use mkernel::spec::{
-    CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Dtype, Eps, Norm, SumEpilogue,
-};
+use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim, Dtype};
 
 /// Columns of the matrix as which a tensor of any shape is added up.
-const FLAT_COLUMNS: usize = 8;
+pub(crate) const FLAT_COLUMNS: usize = 8;
 
 /// Returns the sum of all ranks' tensors, which have equal shapes. Every rank gets the sum, and its bits are equal on all ranks.
 /// Elements are bf16, f16 or f32, and their number is a multiple of 8.
@@ -37,60 +35,6 @@ pub fn all_reduce(ranks: &Ranks, x: &Tensor) -> Result<Tensor> {
     let shape = x.shape().clone();
     let size = (elems / cols, cols);
     plain(ranks, CollectiveOp::AllReduce, x, size, shape)
-}
-
-/// Returns the RMSNorm of the rows of the new residual, which is the sum of all ranks' `x` plus `residual`, and the new
-/// residual. Every rank gets both results, with equal bits on all ranks. A block of a transformer passes both to the next
-/// block. All ranks pass the same `residual`, of the shape of `x`, and the same `weight`, which has an element for each column.
-/// Elements are bf16, f16 or f32, and the last dimension is a multiple of 8.
-///
-/// # Errors
-/// Fails if shapes or types are wrong, or if the operator cannot be prepared or called.
-pub fn all_reduce_rms_norm(
-    ranks: &Ranks,
-    x: &Tensor,
-    (residual, weight): (&Tensor, &Tensor),
-    eps: f32,
-) -> Result<(Tensor, Tensor)> {
-    let cols = match x.dims().last() {
-        Some(cols) if cols.is_multiple_of(FLAT_COLUMNS) && *cols > 0 => *cols,
-        _ => refuse!(
-            "all_reduce_rms_norm takes rows whose length is a multiple of {FLAT_COLUMNS}, but x has the shape {:?}; pad it",
-            x.dims()
-        ),
-    };
-    if residual.dims() != x.dims() {
-        refuse!(
-            "residual has the shape {:?}, but x has {:?}; pass the same shape",
-            residual.dims(),
-            x.dims()
-        );
-    }
-    let epilogue = SumEpilogue {
-        residual: true,
-        norm: Norm::Rms,
-        eps: Eps::new(eps),
-        ..SumEpilogue::default()
-    };
-    let config = CollectiveConfig {
-        epilogue,
-        ..CollectiveConfig::new(CollectiveOp::AllReduce)
-    };
-    let inputs = [
-        (Operand::X, x),
-        (Operand::Residual, residual),
-        (Operand::Weight, weight),
-    ];
-    let results = [Operand::Y, Operand::ResidualOut];
-    let results = results.map(|operand| Output::new(operand, x.shape().clone(), x.dtype()));
-    let [y, residual_out] = run(
-        ranks,
-        config,
-        &inputs,
-        (x.elem_count() / cols, cols),
-        results,
-    )?;
-    Ok((y, residual_out))
 }
 
 /// Returns the rows of all ranks, in the order of ranks: `[rows, N]`. `x` has this rank's rows, `[⌈rows / ranks⌉, N]`,
@@ -148,7 +92,7 @@ fn plain(
 }
 
 /// Makes a call with the type of the first operand and these sizes.
-fn run<const N: usize>(
+pub(crate) fn run<const N: usize>(
     ranks: &Ranks,
     config: CollectiveConfig,
     inputs: &[Input<'_>],

@@ -85,9 +85,12 @@ fn view<'a>(storage: &'a Storage, layout: &Layout) -> Result<View<'a>> {
     match &storage.slice {
         CudaStorageSlice::BF16(slice) => Ok(View::Bf16(part(slice, layout))),
         CudaStorageSlice::F16(slice) => Ok(View::F16(part(slice, layout))),
+        CudaStorageSlice::F8E4M3(slice) => Ok(View::E4m3(part(slice, layout))),
         CudaStorageSlice::F32(slice) => Ok(View::F32(part(slice, layout))),
         CudaStorageSlice::I32(slice) => Ok(View::I32(part(slice, layout))),
-        _ => refuse!("operators take tensors of bf16, f16, f32 and i32; call to_dtype first"),
+        _ => {
+            refuse!("operators take tensors of bf16, f16, f8e4m3, f32 and i32; call to_dtype first")
+        }
     }
 }
 
@@ -104,6 +107,7 @@ fn allocate(device: &CudaDevice, output: &Output) -> Result<Slice> {
         match output.dtype {
             DType::BF16 => device.alloc(elems).map(Slice::Bf16),
             DType::F16 => device.alloc(elems).map(Slice::F16),
+            DType::F8E4M3 => device.alloc(elems).map(Slice::E4m3),
             DType::F32 => device.alloc(elems).map(Slice::F32),
             DType::I32 => device.alloc(elems).map(Slice::I32),
             dtype => bail!("operators do not write {dtype:?}"),
@@ -115,6 +119,7 @@ fn tensor(device: &CudaDevice, slice: Slice, output: &Output) -> Tensor {
     let storage = match slice {
         Slice::Bf16(slice) => storage(device, slice),
         Slice::F16(slice) => storage(device, slice),
+        Slice::E4m3(slice) => storage(device, slice),
         Slice::F32(slice) => storage(device, slice),
         Slice::I32(slice) => storage(device, slice),
     };

@@ -2,7 +2,7 @@
 
 use crate::call::call;
 use crate::error::refuse;
-use crate::linear::matmul;
+use crate::matmul::matmul;
 use crate::operands::{self, Output};
 use crate::ranks::Ranks;
 use candle_core::{D, DType, Result, Tensor};

@@ -8,7 +8,7 @@
 //! | [`RowParallel`] | `gemm_ar`, `gemm_rs` | tensor parallelism, the second layer of a block |
 //! | [`ring_attention`] | `ring_attention` | context parallelism |
 //! | [`Experts`] | `dispatch_gemm`, `combine` | expert parallelism |
-//! | [`all_reduce`], [`all_gather`], [`reduce_scatter`], [`all_to_all`], [`all_reduce_rms_norm`] | the operators of the same names | everything else |
+//! | [`all_reduce`], [`all_gather`], [`reduce_scatter`], [`all_to_all`], [`all_reduce_rms_norm`], [`all_reduce_rms_norm_e4m3`] | the operators of the same names | everything else |
 //!
 //! [`Ranks`] binds a communicator to a device of candle. This program runs on simulated GPUs with tensors of the CPU:
 //!
@@ -51,8 +51,11 @@ mod collective;
 mod cuda;
 mod error;
 mod experts;
+mod factor;
 mod graph;
 mod linear;
+mod matmul;
+mod norm;
 mod operands;
 mod operators;
 mod ranks;
@@ -60,11 +63,14 @@ mod simulated;
 mod slices;
 
 pub use attention::{AttentionOptions, ring_attention};
-pub use collective::{all_gather, all_reduce, all_reduce_rms_norm, all_to_all, reduce_scatter};
+pub use collective::{all_gather, all_reduce, all_to_all, reduce_scatter};
 pub use error::cause;
 pub use experts::{Dispatched, Experts, ExpertsSizes, grouped_matmul};
+pub use factor::Factor;
 pub use graph::{Graph, device_for_graphs};
-pub use linear::{ColumnParallel, RowParallel, matmul};
+pub use linear::{ColumnParallel, RowParallel};
+pub use matmul::matmul;
+pub use norm::{all_reduce_rms_norm, all_reduce_rms_norm_e4m3};
 pub use ranks::Ranks;
 
 pub use mkernel;

@@ -47,10 +47,11 @@ pub(crate) fn check(ranks: &Ranks, name: &str, tensor: &Tensor) -> Result<()> {
 }
 
 /// The types of floating-point numbers that operators take.
-const FLOATS: [(DType, Dtype); 3] = [
+const FLOATS: [(DType, Dtype); 4] = [
     (DType::BF16, Dtype::Bf16),
     (DType::F16, Dtype::Fp16),
     (DType::F32, Dtype::Fp32),
+    (DType::F8E4M3, Dtype::E4m3),
 ];
 
 /// Returns the option for the elements of a tensor, which must be one of `those`.

@@ -43,10 +43,11 @@ fn upload(stream: &Arc<CudaStream>, tensor: &Tensor) -> Result<Slice> {
     match &*storage {
         Storage::Cpu(CpuStorage::BF16(all)) => copy(stream, &all[range]).map(Slice::Bf16),
         Storage::Cpu(CpuStorage::F16(all)) => copy(stream, &all[range]).map(Slice::F16),
+        Storage::Cpu(CpuStorage::F8E4M3(all)) => copy(stream, &all[range]).map(Slice::E4m3),
         Storage::Cpu(CpuStorage::F32(all)) => copy(stream, &all[range]).map(Slice::F32),
         Storage::Cpu(CpuStorage::I32(all)) => copy(stream, &all[range]).map(Slice::I32),
         _ => refuse!(
-            "operators take tensors of bf16, f16, f32 and i32, not {:?}; call to_dtype first",
+            "operators take tensors of bf16, f16, f8e4m3, f32 and i32, not {:?}; call to_dtype first",
             tensor.dtype()
         ),
     }
@@ -69,6 +70,7 @@ fn zeros(stream: &Arc<CudaStream>, output: &Output) -> Result<Slice> {
     let slice = match output.dtype {
         DType::BF16 => stream.alloc_zeros(elems).map(Slice::Bf16),
         DType::F16 => stream.alloc_zeros(elems).map(Slice::F16),
+        DType::F8E4M3 => stream.alloc_zeros(elems).map(Slice::E4m3),
         DType::F32 => stream.alloc_zeros(elems).map(Slice::F32),
         DType::I32 => stream.alloc_zeros(elems).map(Slice::I32),
         dtype => bail!("operators do not write {dtype:?}"),
@@ -81,6 +83,7 @@ fn download(stream: &Arc<CudaStream>, output: &Output, slice: Option<Slice>) -> 
     match slice {
         Some(Slice::Bf16(slice)) => fetch(stream, &slice, shape),
         Some(Slice::F16(slice)) => fetch(stream, &slice, shape),
+        Some(Slice::E4m3(slice)) => fetch(stream, &slice, shape),
         Some(Slice::F32(slice)) => fetch(stream, &slice, shape),
         Some(Slice::I32(slice)) => fetch(stream, &slice, shape),
         None => bail!("a result is missing"),

@@ -13,7 +13,7 @@ import mkernel.nn
 import mkernel.ops
 import torch
 import torch.distributed as dist
-from reference import assert_close, shard, tensor
+from reference import assert_close, assert_near, shard, tensor
 
 DTYPES = [torch.bfloat16, torch.float16]
 SIMULATED = "--simulated" in sys.argv
@@ -60,6 +60,37 @@ def check_gemms(group, count):
         beside_nccl(group)
         assert_close(mkernel.gemm_ar(a[mine], transposed), total, scale)
         assert_close(mkernel.gemm(a[mine], b[mine]), a[mine].double() @ b[mine].double(), scale)
+    group.synchronize()
+
+
+def check_e4m3(group, count):
+    """Factors whose blocks of 128×128 share a scale, and normalised rows of e4m3."""
+    choose = random.Random(5)
+    device, world, mine = device_of(group), group.world, group.rank
+    n, k = (144, 272) if SIMULATED else (1040, 2064)
+    for seed, m in enumerate(some(choose, count, 24 if SIMULATED else 4096)):
+
+        def of(kind, rows, cols, seed=seed):
+            """Return elements and scales of each rank, and their products in fp64."""
+            x = [tensor(10 * seed + kind, rank, (rows, cols)).to(device).to(torch.float8_e4m3fn) for rank in range(world)]
+            shape = (-(-rows // 128) if kind else rows, -(-cols // 128))
+            scales = [tensor(10 * seed + kind + 5, rank, shape, torch.float32).abs().to(device) for rank in range(world)]
+            wide = [scale.repeat_interleave(128, 0)[:rows] if kind else scale for scale in scales]
+            wide = [scale.repeat_interleave(128, 1)[:, :cols].double() for scale in wide]
+            return x, scales, [a.double() * b for a, b in zip(x, wide, strict=True)]
+
+        (a, a_scales, of_a), (b, b_scales, of_b), own = of(0, m, k), of(1, n, k), shard(m, mine, world)
+        right = {"b_scales": b_scales[mine].t()}
+        gathered = mkernel.ag_gemm(a[0][own], b[mine].t(), rows=m, a_scales=a_scales[0][own], **right)
+        assert_near(gathered, of_a[0] @ of_b[mine].t())
+        total = sum(x @ y.t() for x, y in zip(of_a, of_b, strict=True))
+        for op, part in ((mkernel.gemm_ar, slice(None)), (mkernel.gemm_rs, own)):
+            assert_near(op(a[mine], b[mine].t(), a_scales=a_scales[mine], **right), total[part])
+        x, weight = tensor(seed, mine, (m, k)).to(device), tensor(seed, 9, (k,)).to(device)
+        expected, z = mkernel.all_reduce_rms_norm(x, gathered.new_zeros(m, k), weight)
+        y, scales, also_z = mkernel.all_reduce_rms_norm(x, gathered.new_zeros(m, k), weight, result_scales="row")
+        assert torch.equal(z, also_z)
+        assert ((y.float() * scales - expected.float()).abs() <= expected.abs() / 16 + scales).all()
     group.synchronize()
 
 
@@ -248,6 +279,7 @@ def check_groups_end(group, _):
 
 CHECKS = {
     "gemms": (check_gemms, True),
+    "e4m3": (check_e4m3, True),
     "collectives": (check_collectives, True),
     "attention": (check_attention, True),
     "experts": (check_experts, True),

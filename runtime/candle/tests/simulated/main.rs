@@ -3,6 +3,7 @@
 
 mod attention;
 mod collectives;
+mod e4m3;
 mod experts;
 mod linear;
 mod mistakes;

@@ -3,9 +3,10 @@
 use crate::ranks::{on_ranks, random};
 use candle_core::{DType, Device, Module, Result, Tensor};
 use mkernel::ErrorKind;
+use mkernel::spec::Scales;
 use mkernel_candle::{
-    AttentionOptions, ColumnParallel, Experts, ExpertsSizes, RowParallel, all_gather, all_reduce,
-    all_to_all, cause, device_for_graphs, ring_attention,
+    AttentionOptions, ColumnParallel, Experts, ExpertsSizes, Factor, RowParallel, all_gather,
+    all_reduce, all_reduce_rms_norm_e4m3, all_to_all, cause, device_for_graphs, ring_attention,
 };
 
 /// The kind of errors of shapes and types.
@@ -106,6 +107,52 @@ fn wrong_sizes_and_types_are_refused() {
             RowParallel::new(ranks, random(1, &[12, 16])?, None)?.forward(&random(2, &[2, 16])?)
         },
     );
+}
+
+#[test]
+fn wrong_scales_are_refused() {
+    let e4m3 = |shape: &[usize]| random(1, shape)?.to_dtype(DType::F8E4M3);
+    let ones = |shape: &[usize]| Tensor::ones(shape, DType::F32, &Device::Cpu);
+    let weight = |scales: &[usize]| Factor::scaled(e4m3(&[24, 144])?, ones(scales)?);
+    expect_error(&["elements", "BF16", "F8E4M3"], OPERANDS, |_| {
+        Factor::scaled(random(1, &[24, 144])?, ones(&[24])?)
+    });
+    expect_error(&["scales", "BF16", "F32"], OPERANDS, |_| {
+        Factor::scaled(e4m3(&[24, 144])?, random(1, &[24])?)
+    });
+    let parts = ["[3, 2]", "[24]", "[1, 2]"];
+    expect_error(&parts, OPERANDS, |ranks| {
+        ColumnParallel::new(ranks, weight(&[3, 2])?, None)
+    });
+    let parts = ["without scales", "Factor::scaled"];
+    expect_error(&parts, OPERANDS, |ranks| {
+        RowParallel::new(ranks, e4m3(&[24, 144])?, None)
+    });
+    expect_error(&["bias", "F32", "bf16"], OPERANDS, |ranks| {
+        ColumnParallel::new(ranks, weight(&[24])?, Some(ones(&[24])?))
+    });
+    let parts = ["weight is F8E4M3", "forward_scaled"];
+    expect_error(&parts, OPERANDS, |ranks| {
+        ColumnParallel::new(ranks, weight(&[24])?, None)?.forward(&random(1, &[2, 144])?)
+    });
+    let parts = ["BF16", "F8E4M3", "both must have scales"];
+    expect_error(&parts, OPERANDS, |ranks| {
+        RowParallel::new(ranks, weight(&[24])?, None)?.forward_scaled(random(1, &[2, 144])?)
+    });
+    let parts = ["a_scales has the shape [3]", "2 rows of 1 elements"];
+    expect_error(&parts, OPERANDS, |ranks| {
+        let x = Factor::scaled(e4m3(&[2, 144])?, ones(&[3])?)?;
+        ColumnParallel::new(ranks, weight(&[24])?, None)?.forward_scaled(x)
+    });
+    let parts = ["144 elements", "blocks of 128", "pad it to 256"];
+    expect_error_of(2, &parts, OPERANDS, |ranks| {
+        RowParallel::shard(ranks, weight(&[1, 2])?, None)
+    });
+    let parts = ["scales of tensor", "Scales::Row or Scales::Block"];
+    expect_error(&parts, OPERANDS, |ranks| {
+        let (x, weight) = (random(1, &[2, 16])?, random(2, &[16])?);
+        all_reduce_rms_norm_e4m3(ranks, &x, (&x, &weight), (1e-6, Scales::Tensor))
+    });
 }
 
 #[test]

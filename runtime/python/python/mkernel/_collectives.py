@@ -25,17 +25,17 @@ from ._operators import DTYPES
 
 Tensor = torch.Tensor
 
-_STEP = 8
+STEP = 8
 """Rows have a multiple of this number of elements."""
 
 
 def _flat(op: str, x: Tensor) -> tuple[int, int]:
     """Return the rows and columns of a tensor whose first dimension is that of rows."""
     cols = math.prod(x.shape[1:])
-    if x.dim() == 0 or cols == 0 or cols % _STEP:
+    if x.dim() == 0 or cols == 0 or cols % STEP:
         raise error(
             "operands",
-            f"{op}: the shape is {tuple(x.shape)}, whose rows do not have a multiple of {_STEP} elements. Pad them",
+            f"{op}: the shape is {tuple(x.shape)}, whose rows do not have a multiple of {STEP} elements. Pad them",
         )
     return x.shape[0], cols
 
@@ -43,17 +43,17 @@ def _flat(op: str, x: Tensor) -> tuple[int, int]:
 def _any_shape(op: str, x: Tensor) -> tuple[int, int]:
     """Return the rows and columns as which the elements of a tensor are added up."""
     elems, last = x.numel(), x.shape[-1] if x.dim() else 0
-    if last and last % _STEP == 0:
+    if last and last % STEP == 0:
         return elems // last, last
-    if elems % _STEP:
+    if elems % STEP:
         raise error(
             "operands",
-            f"{op}: the shape is {tuple(x.shape)}, but the number of elements must be a multiple of {_STEP}. Pad it",
+            f"{op}: the shape is {tuple(x.shape)}, but the number of elements must be a multiple of {STEP}. Pad it",
         )
-    return elems // _STEP, _STEP
+    return elems // STEP, STEP
 
 
-def _call(
+def call_collective(
     op: str,
     group: Group,
     operands: dict[str, tuple[Tensor, tuple[int, ...]]],
@@ -62,6 +62,7 @@ def _call(
     more: str,
     **epilogue: Any,
 ) -> None:
+    """Call the operator for the rows, columns and elements of operand ``x``. Each tensor is given with its shape in this call."""
     tensors = Tensors(group)
     for name, (tensor, shape) in operands.items():
         tensors.read(name, tensor, shape)
@@ -82,7 +83,7 @@ def _call(
 def _all_reduce(x: Tensor, group: str, options: str, out: Tensor) -> Tensor:
     shape = tuple(x.shape)
     ranks, size = find(group, x), _any_shape("all_reduce", x)
-    _call("all_reduce", ranks, {"x": (x, shape)}, {"y": (out, shape)}, size, options)
+    call_collective("all_reduce", ranks, {"x": (x, shape)}, {"y": (out, shape)}, size, options)
     return out
 
 
@@ -92,7 +93,7 @@ def _all_gather(x: Tensor, rows: int | None, group: str, options: str, out: Tens
     shape = (total, *x.shape[1:])
     result = x.new_empty(shape) if out is None else out
     mine = (ranks.rows(total), *x.shape[1:])
-    _call("all_gather", ranks, {"x": (x, mine)}, {"y": (result, shape)}, (total, cols), options)
+    call_collective("all_gather", ranks, {"x": (x, mine)}, {"y": (result, shape)}, (total, cols), options)
     return result
 
 
@@ -100,14 +101,14 @@ def _reduce_scatter(x: Tensor, group: str, options: str, out: Tensor | None) -> 
     ranks, (total, cols) = find(group, x), _flat("reduce_scatter", x)
     shape = (ranks.rows(total), *x.shape[1:])
     result = x.new_empty(shape) if out is None else out
-    _call("reduce_scatter", ranks, {"x": (x, tuple(x.shape))}, {"y": (result, shape)}, (total, cols), options)
+    call_collective("reduce_scatter", ranks, {"x": (x, tuple(x.shape))}, {"y": (result, shape)}, (total, cols), options)
     return result
 
 
 def _broadcast(x: Tensor, root: int, group: str, options: str, out: Tensor) -> Tensor:
     shape = tuple(x.shape)
     ranks, size = find(group, x), _any_shape("broadcast", x)
-    _call("broadcast", ranks, {"x": (x, shape)}, {"y": (out, shape)}, size, options, root=root)
+    call_collective("broadcast", ranks, {"x": (x, shape)}, {"y": (out, shape)}, size, options, root=root)
     return out
 
 
@@ -121,25 +122,8 @@ def _all_to_all(x: Tensor, group: str, options: str, out: Tensor) -> Tensor:
     # Simulated GPUs have copies of tensors, so only GPUs would find it.
     if x.numel() and out.data_ptr() == x.data_ptr():
         raise error("operands", "all_to_all: y overlaps x. Pass separate memory")
-    _call("all_to_all", ranks, {"x": (x, shape)}, {"y": (out, shape)}, size, options)
+    call_collective("all_to_all", ranks, {"x": (x, shape)}, {"y": (out, shape)}, size, options)
     return out
-
-
-def _norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, group: str, options: str) -> tuple[Tensor, Tensor]:
-    ranks, shape = find(group, x), tuple(x.shape)
-    rows, cols = _any_shape("all_reduce_rms_norm", x)
-    if cols != x.shape[-1]:
-        raise error(
-            "operands",
-            f"all_reduce_rms_norm: the shape is {shape}, whose rows do not have a multiple of {_STEP} elements. Pad them",
-        )
-    operands = {"x": (x, shape), "residual": (residual, shape), "weight": (weight, (cols,))}
-    results = {
-        "y": (torch.empty_like(x, memory_format=torch.contiguous_format), shape),
-        "residual_out": (torch.empty_like(x, memory_format=torch.contiguous_format), shape),
-    }
-    _call("all_reduce", ranks, operands, results, (rows, cols), options, residual=True, norm="rms", eps=eps)
-    return results["y"][0], results["residual_out"][0]
 
 
 def _like(x: Tensor) -> Tensor:
@@ -199,12 +183,6 @@ define(
     lambda x, group=DEFAULT, options="", *, out: (_all_to_all(x, group, options, out), None)[1],
     lambda x, group=DEFAULT, options="", *, out: None,
 )
-define(
-    "all_reduce_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps=1e-6, str group='default', str options='') "
-    "-> (Tensor, Tensor)",
-    lambda x, residual, weight, eps=1e-6, group=DEFAULT, options="": _norm(x, residual, weight, eps, group, options),
-    lambda x, residual, weight, eps=1e-6, group=DEFAULT, options="": (_like(x), _like(x)),
-)
 
 
 def _setup_reduce(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -226,7 +204,6 @@ differentiate(
     "reduce_scatter", _setup_scatter, lambda ctx, grad: (all_gather(grad, rows=ctx.rows, group=ctx.group), None, None)
 )
 differentiate("all_to_all", _setup_reduce, lambda ctx, grad: (all_to_all(grad, group=ctx.group), None, None))
-not_differentiable("all_reduce_rms_norm", "use all_reduce, and torch for the residual and the norm")
 
 
 def all_reduce(x: Tensor, *, out: Tensor | None = None, group: str = DEFAULT, **options: Any) -> Tensor:
@@ -330,21 +307,3 @@ def all_to_all(x: Tensor, *, out: Tensor | None = None, group: str = DEFAULT, **
         return torch.ops.mkernel.all_to_all(x, group, text)
     torch.ops.mkernel.all_to_all_out(x, group, text, out=out)
     return out
-
-
-def all_reduce_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-6, *, group: str = DEFAULT, **options: Any
-) -> tuple[Tensor, Tensor]:
-    """Add up the tensors of all ranks and a residual, and normalise the rows of the sum, as at the end of a block of a transformer.
-
-    Args:
-        x: bf16, fp16 or fp32 ``[..., N]``: this rank's addend. N is a multiple of 8.
-        residual: Like ``x``, the same on all ranks.
-        weight: ``[N]``: the weight of the norm, the same on all ranks.
-        eps: The number that the norm adds to the mean of squares.
-
-    Returns:
-        The RMSNorm of the new residual, and the new residual, both like ``x``.
-    """
-    args = (x, residual, weight, eps, group, options_text(options))
-    return _norm(*args) if is_eager(x) else torch.ops.mkernel.all_reduce_rms_norm(*args)

@@ -117,6 +117,14 @@ class Tensors:
         """Return the name, the number of elements and their type of each tensor."""
         return [(name, elems, dtype) for name, _, elems, dtype in self._tuples]
 
+    def addresses(self) -> list[int]:
+        """Return the addresses of the tensors, or of their copies."""
+        return [address for _, address, _, _ in self._tuples]
+
+    def mistake(self, text: str) -> None:
+        """Add a mistake that the caller has found."""
+        self._mistakes.append(text)
+
     def check(self) -> None:
         """Raise an error with all mistakes so far."""
         if self._mistakes:

@@ -10,12 +10,13 @@ from ._define import Tensors, declaration, define, find, not_differentiable, opt
 from ._errors import error
 from ._groups import DEFAULT
 from ._operators import DTYPES
+from ._scales import Factor, check_layout, read_scales, result_dtype
 
 Tensor = torch.Tensor
 
 _DISPATCH_ARGS = (
     "Tensor tokens, Tensor topk_ids, Tensor weight, Tensor? num_tokens=None, SymInt? max_rows=None, bool swiglu=False, "
-    "str group='default', str options=''"
+    "str group='default', str options='', Tensor? a_scales=None, Tensor? b_scales=None"
 )
 _COMBINE_ARGS = (
     "Tensor rows, Tensor row_indices, Tensor topk_weights, SymInt experts, Tensor? num_tokens=None, str group='default', "
@@ -24,7 +25,8 @@ _COMBINE_ARGS = (
 
 _LAYER_ARGS = (
     "Tensor tokens, Tensor topk_ids, Tensor topk_weights, Tensor gate_up, Tensor down, Tensor? num_tokens=None, "
-    "SymInt? max_rows=None, str group='default', str options=''"
+    "SymInt? max_rows=None, str group='default', str options='', Tensor? a_scales=None, Tensor? b_scales=None, "
+    "Tensor? down_scales=None"
 )
 
 
@@ -33,20 +35,31 @@ def _max_rows(world: int, local_experts: Any, tokens: Any, top_k: Any) -> Any:
     return world * tokens * torch.sym_min(top_k, local_experts)
 
 
-def _dispatch_fake(tokens, topk_ids, weight, num_tokens=None, max_rows=None, swiglu=False, group=DEFAULT, options=""):
+def _dispatch_fake(tokens, topk_ids, weight, num_tokens=None, max_rows=None, swiglu=False, group=DEFAULT, *_):
     ranks = find(group, tokens)
     local_experts, _, columns = weight.shape
     rows = max_rows
     if rows is None:
         rows = _max_rows(ranks.world, local_experts, *topk_ids.shape)
     return (
-        tokens.new_empty((rows, columns // 2 if swiglu else columns)),
+        tokens.new_empty((rows, columns // 2 if swiglu else columns), dtype=result_dtype(tokens.dtype)),
         topk_ids.new_empty((local_experts + 1,)),
         topk_ids.new_empty(topk_ids.shape),
     )
 
 
-def _dispatch(tokens, topk_ids, weight, num_tokens=None, max_rows=None, swiglu=False, group=DEFAULT, options=""):
+def _dispatch(
+    tokens,
+    topk_ids,
+    weight,
+    num_tokens=None,
+    max_rows=None,
+    swiglu=False,
+    group=DEFAULT,
+    options="",
+    a_scales=None,
+    b_scales=None,
+):
     ranks = find(group, tokens)
     if tokens.dim() != 2 or topk_ids.dim() != 2 or weight.dim() != 3:
         shapes = f"tokens {tuple(tokens.shape)}, topk_ids {tuple(topk_ids.shape)}, weight {tuple(weight.shape)}"
@@ -61,6 +74,9 @@ def _dispatch(tokens, topk_ids, weight, num_tokens=None, max_rows=None, swiglu=F
     tensors.read("topk_ids", topk_ids, (most, top_k))
     shape = (local_experts, hidden, columns) if is_kn else (local_experts, columns, hidden)
     tensors.read("b", weight if is_kn else weight.transpose(1, 2), shape)
+    check_layout(tensors, "weight", weight, is_kn)
+    left, right = Factor("a_scales", tokens, a_scales, is_right=False), Factor("b_scales", weight, b_scales, is_gated=swiglu)
+    scales = read_scales(tensors, left, right)
     tensors.write("c", rows, tuple(rows.shape))
     tensors.write("expert_offsets", expert_offsets, tuple(expert_offsets.shape))
     tensors.write("row_indices", row_indices, tuple(row_indices.shape))
@@ -72,6 +88,7 @@ def _dispatch(tokens, topk_ids, weight, num_tokens=None, max_rows=None, swiglu=F
         "hidden": hidden,
         "intermediate": rows.shape[1],
         "dtype": DTYPES.get(str(tokens.dtype), str(tokens.dtype)),
+        "scales": scales,
         "b_layout": "kn" if is_kn else "nk",
         "swiglu": swiglu,
         "max_rows": rows.shape[0],
@@ -112,11 +129,24 @@ def _combine(rows, row_indices, topk_weights, experts, num_tokens=None, group=DE
     return result
 
 
-def _layer_fake(tokens, topk_ids, topk_weights, gate_up, down, num_tokens=None, max_rows=None, group=DEFAULT, options=""):
-    return torch.empty_like(tokens, memory_format=torch.contiguous_format)
+def _layer_fake(tokens, topk_ids, topk_weights, gate_up, down, *_):
+    return tokens.new_empty(tokens.shape, dtype=result_dtype(tokens.dtype))
 
 
-def _layer(tokens, topk_ids, topk_weights, gate_up, down, num_tokens=None, max_rows=None, group=DEFAULT, options=""):
+def _layer(
+    tokens,
+    topk_ids,
+    topk_weights,
+    gate_up,
+    down,
+    num_tokens=None,
+    max_rows=None,
+    group=DEFAULT,
+    options="",
+    a_scales=None,
+    b_scales=None,
+    down_scales=None,
+):
     ranks = find(group, tokens)
     if tokens.dim() != 2 or topk_ids.dim() != 2 or gate_up.dim() != 3 or down.dim() != 3:
         shapes = f"tokens {tuple(tokens.shape)}, topk_ids {tuple(topk_ids.shape)}, gate_up {tuple(gate_up.shape)}"
@@ -135,6 +165,13 @@ def _layer(tokens, topk_ids, topk_weights, gate_up, down, num_tokens=None, max_r
     for name, weight in (("b", gate_up), ("down", down)):
         rows, cols = shapes[name] if is_kn else shapes[name][::-1]
         tensors.read(name, weight if is_kn else weight.transpose(1, 2), (local_experts, rows, cols))
+    check_layout(tensors, "gate_up", gate_up, is_kn)
+    scales = read_scales(
+        tensors,
+        Factor("a_scales", tokens, a_scales, is_right=False),
+        Factor("b_scales", gate_up, b_scales, is_gated=True),
+        Factor("down_scales", down, down_scales),
+    )
     tensors.write("c", result, (most, hidden))
     tensors.check()
     declared = {
@@ -144,6 +181,7 @@ def _layer(tokens, topk_ids, topk_weights, gate_up, down, num_tokens=None, max_r
         "hidden": hidden,
         "intermediate": intermediate,
         "dtype": DTYPES.get(str(tokens.dtype), str(tokens.dtype)),
+        "scales": scales,
         "b_layout": "kn" if is_kn else "nk",
         "swiglu": True,
         "max_rows": _max_rows(ranks.world, local_experts, most, top_k) if max_rows is None else max_rows,
@@ -177,6 +215,9 @@ def moe_layer(
     *,
     num_tokens: Tensor | None = None,
     max_rows: int | None = None,
+    a_scales: Tensor | None = None,
+    b_scales: Tensor | None = None,
+    down_scales: Tensor | None = None,
     group: str = DEFAULT,
     **options: Any,
 ) -> Tensor:
@@ -185,24 +226,28 @@ def moe_layer(
     Of E experts, rank r of W has the experts r·E/W and following. All ranks pass tensors of equal shapes. The ranks are on one node.
 
     Args:
-        tokens: bf16 or fp16 ``[T, H]``. The first ``num_tokens`` rows are read.
+        tokens: bf16, fp16 or e4m3 (``torch.float8_e4m3fn``) ``[T, H]``. The first ``num_tokens`` rows are read.
         topk_ids: int32 ``[T, top_k]``: the experts of each token, none twice. The id -1 is no choice.
         topk_weights: fp32 ``[T, top_k]``: the router's weights.
         gate_up: ``[E/W, H, 2 * I]``, or a transposed ``[E/W, 2 * I, H]``: the gate and up projections of this rank's experts.
         down: ``[E/W, I, H]``, or a transposed ``[E/W, H, I]``, transposed if ``gate_up`` is.
         num_tokens: int32 ``[1]``: the number of tokens, in memory that the kernel reads. The default is T.
         max_rows: The most rows that the experts of a rank can get. The default has room for every possible choice.
+        a_scales: fp32 ``[T, ⌈H/128⌉]``, for e4m3, which needs scales and transposed weights: a scale for each 128 elements of a token.
+            I is a multiple of 128 then.
+        b_scales: fp32 ``[E/W, ⌈H/128⌉, 2 * I/128]``: a scale for each block of 128×128 of ``gate_up``.
+        down_scales: fp32 ``[E/W, I/128, ⌈H/128⌉]``: a scale for each block of ``down``.
         group: The name of the group.
         options: Options of the operator, such as ``tile_n=128``.
 
     Returns:
-        ``[T, H]``. A token without any choice gets zeros. Rows behind ``num_tokens`` are undefined.
+        ``[T, H]``, bf16 if tokens are e4m3. A token without any choice gets zeros. Rows behind ``num_tokens`` are undefined.
 
     Raises:
         Error: Of kind ``"values"``, from the next :meth:`Group.check` or :meth:`Group.synchronize`, if an id is not possible.
     """
     args = (tokens, topk_ids, topk_weights, gate_up, down, num_tokens, max_rows, group, options_text(options))
-    return torch.ops.mkernel.moe_layer(*args)
+    return torch.ops.mkernel.moe_layer(*args, a_scales, b_scales, down_scales)
 
 
 def dispatch_gemm(
@@ -213,6 +258,8 @@ def dispatch_gemm(
     num_tokens: Tensor | None = None,
     max_rows: int | None = None,
     swiglu: bool = False,
+    a_scales: Tensor | None = None,
+    b_scales: Tensor | None = None,
     group: str = DEFAULT,
     **options: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -221,18 +268,22 @@ def dispatch_gemm(
     Of E experts, rank r of W has the experts r·E/W and following. All ranks pass tensors of equal shapes.
 
     Args:
-        tokens: bf16 or fp16 ``[T, H]``. The first ``num_tokens`` rows are read.
+        tokens: bf16, fp16 or e4m3 (``torch.float8_e4m3fn``) ``[T, H]``. The first ``num_tokens`` rows are read.
         topk_ids: int32 ``[T, top_k]``: the experts of each token, none twice. The id -1 is no choice.
         weight: ``[E/W, H, N]``, or a transposed ``[E/W, N, H]``: the weights of this rank's experts.
         num_tokens: int32 ``[1]``: the number of tokens, in memory that the kernel reads. The default is T.
         max_rows: The most rows that the experts of a rank can get. The default has room for every possible choice.
         swiglu: Whether the first half of the N columns is the gate and the second half the up projection. The
             result is ``silu(gate) * up``.
+        a_scales: fp32, for e4m3, which needs a transposed ``weight``: one scale ``[1]``, the same on all ranks; one for each token,
+            ``[T]`` or ``[T, 1]``; or one for each 128 elements of a token, ``[T, ⌈H/128⌉]``.
+        b_scales: fp32, with ``a_scales``: ``[E/W]``; one for each column of an expert, ``[E/W, N]`` or ``[E/W, 1, N]``; or one for
+            each block of 128×128, ``[E/W, ⌈H/128⌉, ⌈N/128⌉]``. With ``swiglu``, blocks of gate and up are separate.
         group: The name of the group.
         options: Options of the operator, such as ``tile_n=128``.
 
     Returns:
-        ``[max_rows, N]``, or N/2 columns with ``swiglu``: rows grouped by expert. Rows behind the last one are undefined.
+        ``[max_rows, N]``, or N/2 columns with ``swiglu``, bf16 if tokens are e4m3: rows grouped by expert. Rows behind the last one are undefined.
         int32 ``[E/W + 1]``: the first row of each expert, and the end of the last expert's rows. int32 ``[T, top_k]``: the rows of
         each token, for :func:`combine`.
 
@@ -240,7 +291,7 @@ def dispatch_gemm(
         Error: Of kind ``"values"``, from the next :meth:`Group.check` or :meth:`Group.synchronize`, if an id is not possible.
     """
     args = (tokens, topk_ids, weight, num_tokens, max_rows, swiglu, group, options_text(options))
-    return torch.ops.mkernel.dispatch_gemm(*args)
+    return torch.ops.mkernel.dispatch_gemm(*args, a_scales, b_scales)
 
 
 def combine(

@@ -11,16 +11,17 @@ from ._define import Tensors, bucket, declaration, define, differentiate, find, 
 from ._errors import error
 from ._groups import DEFAULT, Group
 from ._operators import DTYPES
+from ._scales import E4M3, Factor, check_layout, read_scales, result_dtype
 
 Tensor = torch.Tensor
 
 _ARGS = (
     "Tensor a, Tensor b, Tensor? bias=None, Tensor? residual=None, str activation='none', SymInt? rows=None, "
-    "ScalarType? out_dtype=None, str group='default', str options=''"
+    "ScalarType? out_dtype=None, str group='default', str options='', Tensor? a_scales=None, Tensor? b_scales=None"
 )
 _OUT_ARGS = _ARGS + ", *, Tensor(a!) out"
 
-_COUNT = 9
+_COUNT = 11
 """How many arguments an operator has."""
 
 
@@ -42,71 +43,97 @@ def _cols(b: Tensor, activation: str) -> Any:
 
 
 def _fake(op: str) -> Any:
-    def fake(a, b, bias=None, residual=None, activation="none", rows=None, out_dtype=None, group=DEFAULT, options=""):
+    def fake(a, b, bias=None, residual=None, activation="none", rows=None, out_dtype=None, group=DEFAULT, *_):
         _, _, own = sizes_of(op, find(group, a), a, b, rows)
-        return a.new_empty((own, _cols(b, activation)), dtype=out_dtype or _of_results(a.dtype))
+        return a.new_empty((own, _cols(b, activation)), dtype=out_dtype or result_dtype(a.dtype))
 
     return fake
 
 
-def _call(op: str, out: Tensor | None, a, b, bias, residual, activation, rows, out_dtype, group, options) -> Tensor:
+def _call(
+    op: str,
+    out: Tensor | None,
+    a,
+    b,
+    bias=None,
+    residual=None,
+    activation="none",
+    rows=None,
+    out_dtype=None,
+    group=DEFAULT,
+    options="",
+    a_scales=None,
+    b_scales=None,
+) -> Tensor:
     ranks = find(group, a)
-    is_plain = out is None and bias is None and residual is None and a.is_contiguous()
-    made = (
-        (op, a.shape, b.shape, b.stride(), a.dtype, b.dtype, b.device, activation, rows, out_dtype, options)
-        if is_plain
-        else None
+    is_plain = (
+        out is None and bias is None and residual is None and a.is_contiguous() and (a_scales is None) == (b_scales is None)
     )
-    known = ranks.recall(made) if is_plain else None
-    if known is not None:
-        return _repeat(known, a, b)
+    made, scales = None, ()
+    if is_plain:
+        made = (op, a.shape, b.shape, b.stride(), a.dtype, b.dtype, b.device, activation, rows, out_dtype, options)
+        if a_scales is not None:
+            made, scales = (*made, *_layout(a_scales), *_layout(b_scales)), (a_scales, b_scales)
+        known = ranks.recall(made)
+        if known is not None:
+            return _repeat(known, a, b, scales)
     total, rows_of_a, rows_of_c = sizes_of(op, ranks, a, b, rows)
     (k, cols_of_b), n = b.shape, _cols(b, activation)
     is_kn = b.is_contiguous()
     weight = b if is_kn else b.t()
-    output = out_dtype or (_of_results(a.dtype) if out is None else out.dtype)
+    output = out_dtype or (result_dtype(a.dtype) if out is None else out.dtype)
     result = a.new_empty((rows_of_c, n), dtype=output) if out is None else out
     tensors = Tensors(ranks)
     tensors.read("a", a, (rows_of_a, k))
     tensors.read("b", weight, (k, cols_of_b) if is_kn else (cols_of_b, k))
     tensors.read("bias", bias, (cols_of_b,))
     tensors.read("residual", residual, (rows_of_c, n))
+    check_layout(tensors, "b", b, is_kn)
+    kind_of_scales = read_scales(
+        tensors,
+        Factor("a_scales", a, a_scales, is_right=False),
+        Factor("b_scales", b, b_scales, is_gated=activation == "swiglu"),
+    )
     tensors.write("c", result, (rows_of_c, n))
     tensors.check()
     most = bucket(total)
     adds = (bias is not None, residual is not None)
-    key = (op, most, n, k, a.dtype, output, is_kn, adds, activation, options)
+    key = (op, most, n, k, a.dtype, output, is_kn, adds, activation, kind_of_scales, options)
 
     def declared() -> str:
         sizes = {"m": f"..={most}", "n": n, "k": k, "b_layout": "kn" if is_kn else "nk", "buckets": 1}
         epilogue = {"bias": adds[0] or None, "residual": adds[1] or None}
         epilogue |= {"swiglu": True} if activation == "swiglu" else {"activation": activation}
-        types = {"dtype": _name(a.dtype), "output": None if output == _of_results(a.dtype) else _name(output)}
+        types = {"dtype": _name(a.dtype), "output": None if output == result_dtype(a.dtype) else _name(output)}
+        types["scales"] = kind_of_scales
         return declaration(op, sizes | types | epilogue, options)
 
     operator = ranks.cached(key, declared)
     tensors.call(operator, total)
-    if is_plain and weight.is_contiguous():
+    if is_plain and tensors.addresses()[:-1] == [tensor.data_ptr() for tensor in (a, b, *scales)]:
         ranks.remember(made, key, (operator, total, (rows_of_c, n), output, tensors.kinds()))
     return result
 
 
-def _repeat(known: tuple[Any, ...], a: Tensor, b: Tensor) -> Tensor:
-    """Repeat a call without checks, for tensors of the shapes, strides and types of an earlier call."""
-    operator, total, shape, output, ((_, of_a, type_a), (_, of_b, type_b), (_, of_c, type_c)) = known
+def _layout(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+def _repeat(known: tuple[Any, ...], a: Tensor, b: Tensor, scales: tuple[Tensor, ...]) -> Tensor:
+    """Repeat a call without checks, for tensors of the shapes, strides and types of an earlier call, which were not copied."""
+    operator, total, shape, output, kinds = known
+    (_, of_a, type_a), (_, of_b, type_b), (_, of_c, type_c) = kinds[0], kinds[1], kinds[-1]
     c = a.new_empty(shape, dtype=output)
     tensors = [
         ("a", a.data_ptr(), of_a, type_a),
         ("b", b.data_ptr(), of_b, type_b),
         ("c", c.data_ptr(), of_c, type_c),
     ]
+    if scales:
+        for tensor, (name, elems, dtype) in zip(scales, kinds[2:-1], strict=True):
+            tensors.append((name, tensor.data_ptr(), elems, dtype))
     operator.call(tensors, total)
     return c
-
-
-def _of_results(dtype: torch.dtype) -> torch.dtype:
-    """Return the type of products of elements of a type, unless the caller asks for another type."""
-    return torch.bfloat16 if dtype == torch.float8_e4m3fn else dtype
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -114,13 +141,11 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _define(op: str) -> None:
-    def function(a, b, bias=None, residual=None, activation="none", rows=None, out_dtype=None, group=DEFAULT, options=""):
-        return _call(op, None, a, b, bias, residual, activation, rows, out_dtype, group, options)
+    def function(a, b, *args, **kwargs):
+        return _call(op, None, a, b, *args, **kwargs)
 
-    def into(
-        a, b, bias=None, residual=None, activation="none", rows=None, out_dtype=None, group=DEFAULT, options="", *, out
-    ):
-        _call(op, out, a, b, bias, residual, activation, rows, out_dtype, group, options)
+    def into(a, b, *args, out, **kwargs):
+        _call(op, out, a, b, *args, **kwargs)
 
     define(f"{op}({_ARGS}) -> Tensor", function, _fake(op))
     define(f"{op}_out({_OUT_ARGS}) -> ()", into, lambda *args, out, **kwargs: None)
@@ -135,7 +160,7 @@ _OVERLOADS = {name: getattr(torch.ops.mkernel, name).default for op in _OPS for 
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    a, b, _, residual, activation, _, _, group, _ = inputs
+    a, b, _, residual, activation, _, _, group, *_ = inputs
     ctx.save_for_backward(a, b)
     ctx.group, ctx.activation = group, activation
     ctx.has_residual = residual is not None
@@ -150,12 +175,15 @@ def _backward(op: str, gradients: Any) -> Any:
     """Return the backward pass of an operator, for which ``gradients`` computes the gradients of A and B."""
 
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        a, b = ctx.saved_tensors
+        if a.dtype == E4M3:
+            reason = f"{op} of torch.float8_e4m3fn has no backward pass. Train with bf16, or call it under torch.no_grad()"
+            raise error("configuration", reason)
         if ctx.activation != "none":
             reason = f"{op} with activation = {ctx.activation!r} has no backward pass. Apply the activation by torch"
             raise error("configuration", reason)
         if op == "gemm_ar" and ctx.has_residual and _needs(ctx, 3):
             raise error("configuration", "gemm_ar has no gradient of its residual. Add the residual by torch")
-        a, b = ctx.saved_tensors
         grad = grad.to(b.dtype).contiguous()
         of_a, of_b = gradients(grad, a, b, ctx)
         of_bias = grad.sum(0) if _needs(ctx, 2) else None
@@ -193,13 +221,12 @@ differentiate("gemm_ar", _setup, _backward("gemm_ar", _of_gemm_ar))
 differentiate("gemm", _setup, _backward("gemm", _of_gemm))
 
 
-def _public(op: str, a: Tensor, b: Tensor, *args: Any, out: Tensor | None, options: dict[str, Any]) -> Tensor:
-    text = options_text(options)
-    if is_eager(a) and is_eager(b):
-        return _call(op, out, a, b, *args, text)
+def _public(op: str, out: Tensor | None, *args: Any) -> Tensor:
+    if is_eager(args[0]) and is_eager(args[1]):
+        return _call(op, out, *args)
     if out is None:
-        return _OVERLOADS[op](a, b, *args, text)
-    _OVERLOADS[f"{op}_out"](a, b, *args, text, out=out)
+        return _OVERLOADS[op](*args)
+    _OVERLOADS[f"{op}_out"](*args, out=out)
     return out
 
 
@@ -209,6 +236,8 @@ def ag_gemm(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     *,
+    a_scales: Tensor | None = None,
+    b_scales: Tensor | None = None,
     activation: str = "none",
     rows: int | None = None,
     out_dtype: torch.dtype | None = None,
@@ -221,15 +250,21 @@ def ag_gemm(
     The result is ``activation(gathered a @ b + bias) + residual``. With W ranks and M rows over all ranks:
 
     Args:
-        a: ``[⌈M/W⌉, K]``, bf16 or fp16: this rank's rows. The last ranks have fewer, or none.
+        a: ``[⌈M/W⌉, K]``, bf16, fp16 or e4m3 (``torch.float8_e4m3fn``): this rank's rows. The last ranks have fewer, or none.
         b: ``[K, N]``: this rank's columns of the factor. A transposed ``[N, K]``, such as the weight of a linear layer, is not
-            copied.
+            copied, and e4m3 is always transposed.
         bias: ``[N]``.
         residual: ``[M, N]``.
+        a_scales: fp32, for e4m3: one scale ``[1]``, the same on all ranks; one for each row of ``a``, ``[⌈M/W⌉]`` or ``[⌈M/W⌉, 1]``;
+            or one for each 128 elements of a row, ``[⌈M/W⌉, ⌈K/128⌉]``. Elements are multiplied by their scales. Without scales,
+            elements are the numbers.
+        b_scales: fp32, with ``a_scales``: ``[1]``; one for each column of ``b``, ``[N]`` or ``[1, N]``; or one for each block of
+            128×128, ``[⌈K/128⌉, ⌈N/128⌉]``, which is ``scales.t()`` of a linear layer's. With SwiGLU, ``[2 * N]`` or
+            ``[⌈K/128⌉, 2 * ⌈N/128⌉]``.
         activation: ``"none"``, ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, or ``"swiglu"`` of :func:`ag_gemm` and
             :func:`gemm`: ``b`` has N columns of a gate and then N of up, and so has the bias, and ``silu(gate) * up`` has N.
         rows: M. The default is W times the rows of ``a``.
-        out_dtype: ``torch.float32``, or the type of ``a``, which is the default.
+        out_dtype: ``torch.float32``, or the type of ``a``, which is the default; with e4m3, bf16, which bias and residual are too.
         out: Where the result is written.
         group: The name of the group.
         options: Options of the operator that the planner chooses otherwise, such as ``tile_m=128``.
@@ -240,7 +275,8 @@ def ag_gemm(
     Raises:
         Error: Of kind ``"operands"`` or ``"configuration"``, with all mistakes.
     """
-    return _public("ag_gemm", a, b, bias, residual, activation, rows, out_dtype, group, out=out, options=options)
+    args = (a, b, bias, residual, activation, rows, out_dtype, group, options_text(options), a_scales, b_scales)
+    return _public("ag_gemm", out, *args)
 
 
 def gemm_rs(
@@ -249,6 +285,8 @@ def gemm_rs(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     *,
+    a_scales: Tensor | None = None,
+    b_scales: Tensor | None = None,
     activation: str = "none",
     out_dtype: torch.dtype | None = None,
     out: Tensor | None = None,
@@ -258,16 +296,17 @@ def gemm_rs(
     """Multiply ``a`` by this rank's ``b``, add up the products of all ranks, and return this rank's rows of the sum.
 
     Args:
-        a: ``[M, K]``, bf16 or fp16: this rank's part of the contracted dimension.
+        a: ``[M, K]``, bf16, fp16 or e4m3: this rank's part of the contracted dimension.
         b: ``[K, N]``, or a transposed ``[N, K]``: this rank's part of the factor.
         bias: ``[N]``, the same on all ranks. It is added once.
         residual: ``[⌈M/W⌉, N]``: this rank's rows.
-        activation: See :func:`ag_gemm`, which has the remaining arguments too.
+        activation: See :func:`ag_gemm`, which has the remaining arguments too. Scales are those of this rank's ``a`` and ``b``.
 
     Returns:
         ``[⌈M/W⌉, N]``. The last ranks have fewer rows, or none.
     """
-    return _public("gemm_rs", a, b, bias, residual, activation, None, out_dtype, group, out=out, options=options)
+    args = (a, b, bias, residual, activation, None, out_dtype, group, options_text(options), a_scales, b_scales)
+    return _public("gemm_rs", out, *args)
 
 
 def gemm_ar(
@@ -276,6 +315,8 @@ def gemm_ar(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     *,
+    a_scales: Tensor | None = None,
+    b_scales: Tensor | None = None,
     activation: str = "none",
     out_dtype: torch.dtype | None = None,
     out: Tensor | None = None,
@@ -285,16 +326,17 @@ def gemm_ar(
     """Multiply ``a`` by this rank's ``b``, and add up the products of all ranks. Every rank gets the same bits.
 
     Args:
-        a: ``[M, K]``, bf16 or fp16: this rank's part of the contracted dimension.
+        a: ``[M, K]``, bf16, fp16 or e4m3: this rank's part of the contracted dimension.
         b: ``[K, N]``, or a transposed ``[N, K]``: this rank's part of the factor.
         bias: ``[N]``, the same on all ranks. It is added once.
         residual: ``[M, N]``, the same on all ranks. It is added once.
-        activation: See :func:`ag_gemm`, which has the remaining arguments too.
+        activation: See :func:`ag_gemm`, which has the remaining arguments too. Scales are those of this rank's ``a`` and ``b``.
 
     Returns:
         ``[M, N]``.
     """
-    return _public("gemm_ar", a, b, bias, residual, activation, None, out_dtype, group, out=out, options=options)
+    args = (a, b, bias, residual, activation, None, out_dtype, group, options_text(options), a_scales, b_scales)
+    return _public("gemm_ar", out, *args)
 
 
 def gemm(
@@ -303,6 +345,8 @@ def gemm(
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     *,
+    a_scales: Tensor | None = None,
+    b_scales: Tensor | None = None,
     activation: str = "none",
     out_dtype: torch.dtype | None = None,
     out: Tensor | None = None,
@@ -316,4 +360,5 @@ def gemm(
     Returns:
         ``[M, N]``.
     """
-    return _public("gemm", a, b, bias, residual, activation, None, out_dtype, group, out=out, options=options)
+    args = (a, b, bias, residual, activation, None, out_dtype, group, options_text(options), a_scales, b_scales)
+    return _public("gemm", out, *args)
