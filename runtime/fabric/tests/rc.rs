@@ -91,6 +91,26 @@ fn conformance() {
     run_all(&mut Made(|count| endpoints(&[0, 1, 2, 3][..count])));
 }
 
+/// Arrivals wait for reads of the own memory over queue pairs that are connected to themselves.
+#[test]
+fn conformance_with_flushes() {
+    let _network = network();
+    let open = |device: &u8, peers| {
+        open(Options {
+            flush: true,
+            ..options(peers, &[*device])
+        })
+    };
+    run_all(&mut Made(|count| {
+        let devices = [0, 1, 2, 3];
+        let devices = devices[..count].iter();
+        devices
+            .map(|device| open(device, count as u16 - 1))
+            .collect()
+    }));
+    verbs::arrivals_are_flushed(vec![open(&0, 1), open(&1, 1)]);
+}
+
 #[test]
 #[ignore = "needs NICs"]
 fn conformance_of_nics() {

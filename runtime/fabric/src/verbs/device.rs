@@ -41,6 +41,8 @@ pub(super) struct Port {
     pub(super) gid: [u8; 16],
     pub(super) gid_index: u8,
     pub(super) message_bytes: u32,
+    /// The size of the table of partition keys.
+    pub(super) partition_keys: u16,
 }
 
 impl Device {
@@ -162,6 +164,7 @@ impl Device {
             gid,
             gid_index,
             message_bytes: attributes.max_msg_sz,
+            partition_keys: attributes.pkey_tbl_len,
         })
     }
 
