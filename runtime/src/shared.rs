@@ -6,6 +6,7 @@ use crate::copy_engine::CopyThread;
 use crate::driver::{Stream, WordReader};
 use crate::env::{self, Timeouts};
 use crate::error::{Error, Finding, OperatorId};
+use crate::fabric::nic_settings::NicOptions;
 use crate::fabric::transport::Transport;
 use crate::gpu::Gpu;
 use crate::health::{Ancestors, Health, Monitored};
@@ -266,7 +267,7 @@ impl Shared {
         match (env::transport()?, self.cluster.hosts.count()) {
             (Some(transport), _) => Ok(transport),
             (None, 0 | 1) => Ok(Transport::default()),
-            (None, _) => Ok(Transport::Rc(env::nic_options()?)),
+            (None, _) => Ok(Transport::Rc(NicOptions::from_env()?)),
         }
     }
 

@@ -10,7 +10,7 @@ use super::efadv::{
     AddressAttributes, CAN_RDMA_READ, CAN_RDMA_WRITE, CAN_RECEIVE_UNSOLICITED, DeviceAttributes,
     QueuePairAttributes, RECEIVE_UNSOLICITED, TYPE_SRD,
 };
-use super::errno::{last_error, result};
+use super::errno::{failure, result};
 use super::library::efadv;
 use super::queue_pair::{Capability, QueueDepth, QueuePair, capabilities};
 use super::queue_pair_type::{Purpose, QueuePairType, WorkRequest};
@@ -81,7 +81,7 @@ impl Destination {
         // SAFETY: the protection domain lives as long as the device.
         let handle = unsafe { (rail.device.verbs.create_ah)(rail.device.pd, &raw mut address) };
         if handle.is_null() {
-            return Err(format!("cannot create an address handle: {}", last_error()));
+            return Err(format!("cannot create an address handle: {}", failure()));
         }
         Ok(Self {
             device: Arc::clone(&rail.device),

@@ -1,7 +1,7 @@
 //! [`Registration`]: memory that a NIC may access.
 
 use super::device::Device;
-use super::errno::last_error;
+use super::errno::failure;
 use crate::transport::{MemoryKind, MemoryRange};
 use ibverbs_sys::{ibv_access_flags, ibv_mr};
 use std::os::fd::AsRawFd;
@@ -87,7 +87,7 @@ impl Registration {
             }
         };
         if mr.is_null() {
-            return Err(format!("{}: {}; {}", device.name, last_error(), way.help()));
+            return Err(format!("{}: {}; {}", device.name, failure(), way.help()));
         }
         Ok(Self {
             device: Arc::clone(device),
@@ -126,9 +126,7 @@ impl RegistrationPath {
     /// Returns advice for a registration that failed.
     fn help(&self) -> &'static str {
         match self {
-            RegistrationPath::Host => {
-                "check whether the limit of locked memory is too low (`ulimit -l`, LimitMEMLOCK in systemd)"
-            }
+            RegistrationPath::Host => "raise the limit of locked memory (`ulimit -l`) if it is low",
             RegistrationPath::DmaBuf => {
                 "a dma-buf requires Linux 5.12 or newer, a NIC driver that supports it (mlx5 and efa do, rxe does not), and \
                  the open kernel module of the GPU driver; otherwise load nvidia-peermem and pass no dma-buf"
