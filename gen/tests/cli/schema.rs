@@ -76,6 +76,7 @@ fn lines() -> Vec<Value> {
         plain(&["bench", &results]),
         plain(&["launch", "--nproc=1", "sh", "-c", "echo a; exit 3"]),
         plain(&["fabric-test", "--ranks=2", "--nodes=2", "--bytes=64"]),
+        plain(&["nic-check", "--device=sim", "--checks=rails,idle"]),
         plain(&["doctor"]),
         plain(&["man", "--out", &man]),
         plain(&["topology"]),

@@ -156,7 +156,8 @@ impl NicProbe {
         &self.target
     }
 
-    /// Hands a put to the proxy, waits while the ring is full, and returns the number of the put.
+    /// Hands a put to the proxy, waits while the ring is full, and returns the number of the put. Like a kernel, this does not
+    /// wake the proxy.
     ///
     /// # Errors
     /// [`Error::Fabric`] if the network has failed. A wrong put is an error of a later call.
@@ -178,9 +179,6 @@ impl NicProbe {
             ..Command::default()
         };
         self.producer.publish(index, &command);
-        if let Some(proxy) = &self.proxy {
-            proxy.wake();
-        }
         Ok(index)
     }
 

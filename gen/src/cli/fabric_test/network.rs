@@ -65,6 +65,16 @@ impl Network {
         self.transport.is_some() || self.nics.any() || self.emulated.any()
     }
 
+    /// The NICs that were given.
+    pub fn nics(&self) -> Option<&str> {
+        self.nics.nics.as_deref()
+    }
+
+    /// The settings of NICs that were given, as environment variables of a child.
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        self.nics.settings.variables()
+    }
+
     /// The transport. The faults of emulated NICs depend on `seed`.
     pub fn transport(&self, seed: u64) -> Result<Transport, Failure> {
         let kind = match self.transport {

@@ -23,6 +23,13 @@ impl NicFlags {
         self.given.iter().any(|(setting, _)| setting.is_rc_only)
     }
 
+    /// The settings as environment variables.
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        let variable =
+            |(setting, value): &(&'static NicSetting, String)| (setting.variable, value.clone());
+        self.given.iter().map(variable).collect()
+    }
+
     /// The settings of environment variables, with those of flags in their place.
     pub fn options(&self) -> Result<NicOptions, Failure> {
         let mut options = NicOptions::from_env().map_err(|error| match error {
