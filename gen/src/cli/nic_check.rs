@@ -113,6 +113,15 @@ impl NicCheck {
         results.into_iter().collect()
     }
 
+    /// The arguments of a command line, for tests.
+    #[cfg(test)]
+    fn parse(words: &[&str]) -> Self {
+        use clap::{Args, FromArgMatches};
+        let command = Self::augment_args(clap::Command::new("nic-check"));
+        let matches = command.get_matches_from([&["nic-check"], words].concat());
+        Self::from_arg_matches(&matches).expect("valid arguments")
+    }
+
     fn on_rank(
         &self,
         ranks: &Communicator,

@@ -3,6 +3,7 @@
 use super::failure::{ReportedFailure, StepFailure};
 use super::fds;
 use super::group::{Group, Network};
+use super::heartbeats::Heartbeats;
 use super::host_map::HostMap;
 use super::limits::POLL;
 use super::owner::Owner;
@@ -317,6 +318,12 @@ impl Group for TcpGroup {
         wait: &StepWait,
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
         fds::exchange(self, fd, wait)
+    }
+
+    fn heartbeats(&self) -> Option<Heartbeats> {
+        let frame = self.frame(FrameKind::Heartbeat, Vec::new()).encode();
+        let senders = self.links.iter().map(Connection::sender).collect();
+        Some(Heartbeats::new(frame, senders, self.network.silence))
     }
 
     fn network(&self) -> Option<Network> {

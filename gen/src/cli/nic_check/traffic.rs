@@ -120,6 +120,8 @@ impl Side<'_> {
                 continue;
             }
             self.probe.check()?;
+            // The connections of ranks detect the end of a process sooner than NICs.
+            self.job.ranks.check()?;
             if last.elapsed() > self.job.ranks.timeout() {
                 return Err(self.late());
             }
@@ -210,6 +212,9 @@ impl Side<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::nic_check::NicCheck;
+    use mkernel::network::Transport;
+    use mkernel::{Communicator, Simulation};
 
     #[test]
     fn sizes_cover_all_scales_up_to_the_limit() {
@@ -232,5 +237,43 @@ mod tests {
             ..load
         };
         assert_eq!(least.words(least.seed(0, 1, 2)), 1);
+    }
+
+    /// Peers with other seeds put other bytes, and puts of other lengths.
+    #[test]
+    fn wrong_bytes_are_counted() {
+        let ranks = Communicator::simulated(&Simulation::default()).expect("simulated GPUs");
+        let args = NicCheck::parse(&[]);
+        let transport = Transport::default();
+        let tally = |ranks: &Communicator, seed: u64| {
+            let load = Load {
+                puts: 20,
+                most_bytes: 512,
+                seed,
+            };
+            let job = Job::new(ranks, &args, &transport);
+            let probe = job.probe(&transport, &load).expect("connects");
+            run(&job, &probe, load).expect("arrives")
+        };
+        for (seeds, are_right) in [([5, 5], true), ([5, 6], false)] {
+            let tallies: Vec<Tally> = std::thread::scope(|scope| {
+                let tally = &tally;
+                let start = |(ranks, seed)| scope.spawn(move || tally(ranks, seed));
+                let threads: Vec<_> = ranks.iter().zip(seeds).map(start).collect();
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().expect("no panic"))
+                    .collect()
+            });
+            for tally in tallies {
+                assert_eq!(tally.puts, 20);
+                assert_eq!(tally.wrong_puts == 0, are_right, "{tally:?}");
+                assert_eq!(
+                    tally.poisoned_words + tally.spills == 0,
+                    are_right,
+                    "{tally:?}"
+                );
+            }
+        }
     }
 }
