@@ -51,7 +51,7 @@ fn lines() -> Vec<Value> {
     };
     let plain = |args: &[&str]| args.iter().map(|word| (*word).to_owned()).collect();
     let trace = format!("--out={}", path("trace.json"));
-    let commands: [Vec<String>; 22] = [
+    let commands: [Vec<String>; 23] = [
         of_two(&["check"]),
         plain(&["check", "--crate", &fixture("user_crate")]),
         plain(&["check", &wrong.display().to_string()]),

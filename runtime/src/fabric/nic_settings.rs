@@ -11,6 +11,8 @@ pub struct NicOptions {
     /// The NICs in the form of `MKERNEL_NICS`: `mlx5_0,mlx5_3` for all GPUs, or `0=mlx5_0;1=mlx5_3` per GPU. If this is
     /// `None`, that variable applies, or else the NICs nearest to each GPU.
     pub nics: Option<String>,
+    /// The most NICs of a GPU. If this is `None`, the GPU uses all NICs that `nics` gives it. Peers must have equal numbers of NICs.
+    pub rails: Option<u8>,
     /// An index in the port's table of GIDs. If this is `None`, the default on Ethernet is the RoCE v2 GID with the
     /// farthest reach, and the first GID otherwise.
     pub gid_index: Option<u8>,
@@ -38,6 +40,7 @@ impl Default for NicOptions {
     fn default() -> Self {
         Self {
             nics: None,
+            rails: None,
             gid_index: None,
             service_level: 0,
             traffic_class: 0,
@@ -91,6 +94,15 @@ impl NicSetting {
 
 /// All settings.
 pub const NIC_SETTINGS: &[NicSetting] = &[
+    NicSetting {
+        name: "rails",
+        variable: "MKERNEL_RAILS",
+        about: "The most NICs of a GPU; equal on all ranks",
+        values: "1 to 8",
+        default: "all NICs that MKERNEL_NICS gives it",
+        is_rc_only: false,
+        set: |options, text| store(&mut options.rails, within(text, 1, 8).map(Some)),
+    },
     NicSetting {
         name: "gid-index",
         variable: "MKERNEL_GID_INDEX",
@@ -262,6 +274,7 @@ mod tests {
             NicOptions::default()
         );
         let set = read(&[
+            ("MKERNEL_RAILS", "2"),
             ("MKERNEL_GID_INDEX", "3"),
             ("MKERNEL_SERVICE_LEVEL", " 5 "),
             ("MKERNEL_TRAFFIC_CLASS", "106"),
@@ -274,6 +287,7 @@ mod tests {
         ]);
         let expected = NicOptions {
             nics: None,
+            rails: Some(2),
             gid_index: Some(3),
             service_level: 5,
             traffic_class: 106,
@@ -293,6 +307,7 @@ mod tests {
             ("MKERNEL_SERVICE_LEVEL", "16"),
             ("MKERNEL_TRAFFIC_CLASS", "256"),
             ("MKERNEL_GID_INDEX", "-1"),
+            ("MKERNEL_RAILS", "9"),
             ("MKERNEL_PARTITION_KEY", "65536"),
             ("MKERNEL_QUEUE_PAIRS", "0"),
             ("MKERNEL_BYTE_WINDOW", "0"),

@@ -36,7 +36,10 @@ pub(super) fn open(
         return Err(Error::Network(NetworkError::NoTransport { name, feature }));
     }
     let (topology, gpu) = topology(shared)?;
-    let nics = choose(&topology, gpu, &wanted(transport), name)?;
+    let mut nics = choose(&topology, gpu, &wanted(transport), name)?;
+    if let Some(rails) = options.rails {
+        nics.devices.truncate(rails.into());
+    }
     let (rank, devices) = (shared.rank, nics.devices.join(", "));
     tracing::info!(
         rank,
