@@ -1,19 +1,21 @@
 //! `mkernel-gen nic-check`: an acceptance test of NICs and networks, by puts between host memory of all ranks.
 
+mod args;
 mod bytes;
 mod children;
 mod job;
 mod killed;
+mod load;
 mod manual;
 mod outcome;
 mod times;
 mod traffic;
 
-use super::fabric_test::Network;
 use super::failure::Failure;
-use super::machine::DeviceChoice;
 use super::output::{print, print_json};
-use children::Part;
+use args::CheckName;
+pub use args::NicCheck;
+use clap::ValueEnum;
 use job::Job;
 use mkernel::network::Transport;
 use mkernel::{Communicator, Error};
@@ -21,68 +23,23 @@ pub use outcome::CheckLine;
 use outcome::{Outcome, State};
 use std::thread;
 
-/// Arguments of `mkernel-gen nic-check`.
-#[derive(Debug, clap::Args)]
-pub struct NicCheck {
-    /// GPUs of the ranks [default: MKERNEL_DEVICE, else auto]
-    #[arg(long, value_enum)]
-    device: Option<DeviceChoice>,
-    /// Number of ranks, each a node of its own: 2 to 8
-    #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=8))]
-    ranks: u32,
-    /// Be one rank of a job that torchrun, srun or mpirun has started on several hosts
-    #[arg(long, conflicts_with_all = ["device", "ranks"])]
-    from_env: bool,
-    /// The checks to run [default: all]
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(CHECKS.map(|(name, _)| name)))]
-    checks: Vec<String>,
-    /// Puts of each rank to each peer in checks of bytes [default: 2000; on simulated GPUs 40]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(8..))]
-    puts: Option<u32>,
-    /// Length of the longest put, a multiple of 8 from 8 to 16777216 [default: 16777216; on simulated GPUs 262144]
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
-    most_bytes: Option<u32>,
-    /// Puts of a measurement of rates [default: 20000; on simulated GPUs 200]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(10..))]
-    messages: Option<u32>,
-    /// Longest time in microseconds of a put and its answer after idle time
-    #[arg(long, value_name = "NUMBER", default_value_t = 5000)]
-    idle_limit_us: u32,
-    /// Longest time in seconds until a killed rank is named
-    #[arg(long, value_name = "NUMBER", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
-    killed_limit_s: u32,
-    /// Seed of sizes and contents
-    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
-    seed: u64,
-    /// The part of a child process of this command
-    #[arg(long, hide = true, value_enum)]
-    part: Option<Part>,
-    #[command(flatten)]
-    network: Network,
-}
-
-fn parse_bytes(text: &str) -> Result<u32, &'static str> {
-    let bytes = text.parse().ok();
-    bytes
-        .filter(|bytes: &u32| (8..=16 << 20).contains(bytes) && bytes.is_multiple_of(8))
-        .ok_or("write a multiple of 8 from 8 to 16777216")
-}
-
 /// A check of a rank. All ranks run it at the same time. Ranks that have nothing to measure return no outcome.
 type Check = fn(&Job<'_>) -> Result<Option<Outcome>, Error>;
 
-/// All checks. Checks that end processes come last.
-const CHECKS: [(&str, Check); 9] = [
-    ("rails", bytes::rails),
-    ("poison", bytes::poison),
-    ("gpu-memory", bytes::gpu_memory),
-    ("rates", times::rates),
-    ("idle", times::idle),
-    ("forks", bytes::forks),
-    ("memlock", children::memlock),
-    ("nofile", children::nofile),
-    ("killed-rank", killed::killed),
-];
+/// The function of a check.
+fn function(name: CheckName) -> Check {
+    match name {
+        CheckName::Rails => bytes::rails,
+        CheckName::Poison => bytes::poison,
+        CheckName::GpuMemory => bytes::gpu_memory,
+        CheckName::Rates => times::rates,
+        CheckName::Idle => times::idle,
+        CheckName::Forks => bytes::forks,
+        CheckName::Memlock => children::memlock,
+        CheckName::Nofile => children::nofile,
+        CheckName::KilledRank => killed::killed,
+    }
+}
 
 impl NicCheck {
     /// Runs the checks and prints their outcomes on rank 0. The command fails if a check fails.
@@ -113,15 +70,6 @@ impl NicCheck {
         results.into_iter().collect()
     }
 
-    /// The arguments of a command line, for tests.
-    #[cfg(test)]
-    fn parse(words: &[&str]) -> Self {
-        use clap::{Args, FromArgMatches};
-        let command = Self::augment_args(clap::Command::new("nic-check"));
-        let matches = command.get_matches_from([&["nic-check"], words].concat());
-        Self::from_arg_matches(&matches).expect("valid arguments")
-    }
-
     fn on_rank(
         &self,
         ranks: &Communicator,
@@ -130,15 +78,15 @@ impl NicCheck {
     ) -> Result<(), Failure> {
         let job = Job::new(ranks, self, transport);
         let (mut ran, mut failed) = (0, 0);
-        for (name, check) in CHECKS {
-            if !self.checks.is_empty() && !self.checks.iter().any(|wanted| wanted == name) {
+        for name in CheckName::value_variants() {
+            if !self.checks.is_empty() && !self.checks.contains(name) {
                 continue;
             }
-            let outcome = outcome(&job, check).map_err(Failure::Connect)?;
+            let outcome = outcome(&job, function(*name)).map_err(Failure::Connect)?;
             ran += 1;
             failed += u64::from(outcome.state == State::Fail);
             if ranks.rank() == 0 {
-                show(name, &outcome, json)?;
+                show(&name.text(), &outcome, json)?;
             }
         }
         if ranks.rank() == 0 && self.checks.is_empty() {

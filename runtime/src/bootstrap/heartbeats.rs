@@ -4,8 +4,8 @@
 //! thread of its own sends the heartbeats, since the other threads of a rank may be in a step, in the compiler or in the driver for
 //! any time. A connection is watched from its first heartbeat on.
 
+use super::connection_error::ConnectionError;
 use super::limits::POLL;
-use super::wire::ConnectionError;
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,6 +5,7 @@
 //! deadline, and its error names the ranks that are missing. All data of other processes is checked before it is used.
 
 mod collective;
+mod connection_error;
 mod failure;
 pub(crate) mod fds;
 pub(crate) mod files;

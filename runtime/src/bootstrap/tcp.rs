@@ -1,5 +1,6 @@
 //! [`TcpGroup`]: ranks that are processes. All are connected to rank 0, which completes every step.
 
+use super::connection_error::ConnectionError;
 use super::failure::{ReportedFailure, StepFailure};
 use super::fds;
 use super::group::{Group, Network};
@@ -9,7 +10,7 @@ use super::limits::POLL;
 use super::owner::Owner;
 use super::step_frames::{announce, contribution_in, contributions_in, reported_by, send_to_all};
 use super::wait::{Ended, StepWait};
-use super::wire::{Connection, ConnectionError, Frame, FrameKind, Nonce, put_string};
+use super::wire::{Connection, Frame, FrameKind, Nonce, put_string};
 use crate::error::{Error, Peer, ProtocolFault};
 use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};

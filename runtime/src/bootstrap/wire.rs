@@ -1,6 +1,7 @@
 //! Frames on a TCP connection between two ranks. A frame consists of a magic number, the version, the kind, the job's
 //! nonce, the length and the payload.
 
+use super::connection_error::ConnectionError;
 use super::heartbeats::{self, Sender, Silence};
 use super::limits::MAX_STEP_BYTES;
 use crate::error::ProtocolFault;
@@ -136,23 +137,6 @@ impl Frame {
                 end,
             )
         }))
-    }
-}
-
-/// The reason why a connection cannot be used any more.
-#[derive(Debug)]
-pub(super) enum ConnectionError {
-    /// The other end has closed the connection, or its process has stopped.
-    Closed,
-    /// The other end sent an invalid frame.
-    Fault(ProtocolFault),
-    /// The other end does not read.
-    Deadline,
-}
-
-impl From<ProtocolFault> for ConnectionError {
-    fn from(fault: ProtocolFault) -> Self {
-        Self::Fault(fault)
     }
 }
 

@@ -1,9 +1,10 @@
 //! The parts of child processes, and checks of limits, which need processes of their own.
 
-use super::NicCheck;
+use super::args::{NicCheck, Part};
 use super::job::Job;
+use super::load::Load;
 use super::outcome::Outcome;
-use super::traffic::{self, Load};
+use super::traffic;
 use crate::cli::failure::Failure;
 use crate::cli::format::bytes;
 use mkernel::network::{NicProbeOptions, Transport};
@@ -22,17 +23,6 @@ const REGION_BYTES: u64 = 32 << 20;
 
 /// The line that a child prints when it is connected.
 pub const CONNECTED: &str = "connected";
-
-/// The part of a child process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Part {
-    /// Connect two ranks with little lockable memory
-    Memlock,
-    /// Connect two ranks with few open files
-    Nofile,
-    /// Be a rank that puts until a rank is killed
-    Killed,
-}
 
 /// Memory beyond the limit of locked memory is registered. The error has to name the limit.
 pub fn memlock(job: &Job<'_>) -> Result<Option<Outcome>, Error> {

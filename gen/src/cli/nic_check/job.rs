@@ -1,7 +1,7 @@
 //! [`Job`]: the ranks, the transport and the sizes that all checks share.
 
-use super::NicCheck;
-use super::traffic::Load;
+use super::args::NicCheck;
+use super::load::Load;
 use mkernel::error::NetworkError;
 use mkernel::network::{NicProbe, NicProbeOptions, Transport};
 use mkernel::{Communicator, Error};

@@ -1,6 +1,7 @@
 //! The check that a killed rank is named: each rank starts a child, and the children are the ranks of another job.
 
-use super::children::{CONNECTED, Part, child};
+use super::args::Part;
+use super::children::{CONNECTED, child};
 use super::job::Job;
 use super::outcome::Outcome;
 use mkernel::Error;

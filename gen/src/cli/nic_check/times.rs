@@ -1,8 +1,9 @@
 //! Checks of times: messages per second, CPU time of proxies, and the latency after an idle time.
 
 use super::job::Job;
+use super::load::Load;
 use super::outcome::{Figure, Outcome};
-use super::traffic::Load;
+
 use crate::cli::format::bytes;
 use mkernel::Error;
 use mkernel::network::{NicProbe, ProbePut};
