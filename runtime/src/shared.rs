@@ -159,6 +159,7 @@ impl Shared {
             // A rank may be late only because its simulated kernels, which are slow, have not ended.
             ranks.pause_while(Arc::new(move || host.is_awaited()));
         }
+        let heartbeats = ranks.heartbeats();
         let health = Arc::new(Health::new(ranks, &cluster.job_ranks, ancestors));
         let host_timeout = timeouts.host(simulated.is_some());
         Self {
@@ -173,7 +174,7 @@ impl Shared {
             earlier_findings: 0,
             timeout_ns: ns(timeouts.device).into(),
             host_timeout_ns: ns(host_timeout).into(),
-            _watchdog: (world > 1).then(|| Watchdog::start(&health)),
+            _watchdog: (world > 1).then(|| Watchdog::start(&health, heartbeats)),
             health,
             stream: gpu.stream,
             order: gpu.order,

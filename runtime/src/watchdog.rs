@@ -26,8 +26,8 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the thread. If it cannot be started, kernels wait for a lost rank until their deadline.
-    pub fn start(health: &Arc<Health>) -> Self {
+    /// Starts the thread, and the thread that sends `heartbeats`. If the first cannot be started, kernels wait for a lost rank until their deadline.
+    pub fn start(health: &Arc<Health>, heartbeats: Option<Heartbeats>) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let watched = (health.clone(), is_over.clone());
         let body = move || {
@@ -47,7 +47,7 @@ impl Watchdog {
         if let Err(error) = &thread {
             tracing::warn!(%error, "the thread that monitors the other ranks cannot be started; the loss of a rank is detected at the deadline");
         }
-        let heart = health.heartbeats().map(Heartbeats::start);
+        let heart = heartbeats.map(Heartbeats::start);
         if let Some(Err(error)) = &heart {
             tracing::warn!(%error, "the thread that sends heartbeats cannot be started; other ranks do not notice if this process stops");
         }

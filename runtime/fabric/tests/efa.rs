@@ -57,7 +57,7 @@ fn conformance_with_flushes() {
                 .collect()
         }));
     }
-    verbs::arrivals_are_flushed(vec![open(&0, 1), open(&4, 1)]);
+    verbs::flushes::arrivals_are_flushed(vec![open(&0, 1), open(&4, 1)]);
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn conformance_with_flushes() {
         let (_, check) = CHECKS.iter().find(|(known, _)| *known == name).unwrap();
         check(&mut subject);
     }
-    verbs::arrivals_are_flushed(vec![open(&0, 1), open(&1, 1)]);
+    verbs::flushes::arrivals_are_flushed(vec![open(&0, 1), open(&1, 1)]);
 }
 
 #[test]

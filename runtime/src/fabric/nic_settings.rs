@@ -1,4 +1,8 @@
 //! [`NicOptions`]: the choice of a rank's NICs, and [`NIC_SETTINGS`]: the settings that variables and flags can set.
+//!
+//! The variables are `MKERNEL_RAILS`, `MKERNEL_GID_INDEX`, `MKERNEL_SERVICE_LEVEL`, `MKERNEL_TRAFFIC_CLASS`,
+//! `MKERNEL_PARTITION_KEY`, `MKERNEL_QUEUE_PAIRS`, `MKERNEL_BYTE_WINDOW`, `MKERNEL_NIC_TIMEOUT_MS`, `MKERNEL_RELAXED_ORDERING`
+//! and `MKERNEL_FLUSH`.
 
 use crate::error::{EnvironmentError, Error};
 use std::num::NonZeroU64;

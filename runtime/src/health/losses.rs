@@ -1,7 +1,5 @@
 //! [`Lost`]: the lost rank of a communicator, and [`Ancestors`]: the communicators from which a group of ranks was split.
 
-use super::{Health, lock};
-use crate::bootstrap::Heartbeats;
 use std::sync::{Arc, OnceLock};
 
 /// The first rank that is known to be lost. Proxies and the watchdog set this value.
@@ -31,12 +29,5 @@ impl Ancestors {
             job_ranks.get(rank).copied()
         });
         lost.next()
-    }
-}
-
-impl Health {
-    /// See [`Collective::heartbeats`](crate::bootstrap::Collective::heartbeats).
-    pub fn heartbeats(&self) -> Option<Heartbeats> {
-        lock(&self.ranks).heartbeats()
     }
 }

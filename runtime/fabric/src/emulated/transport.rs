@@ -5,6 +5,7 @@ use super::copy_engine::{CopyEngine, CopyStatus};
 use super::frame::{self, Frame, WriteHead, target};
 use super::nic_model::{Faults, NicModel, Timing};
 use super::peer_link::PeerLink;
+use super::pending::{Action, ReceivedWrite, SentWrite};
 use super::slab::Slab;
 use super::wire::Wire;
 use crate::error::FabricError;
@@ -14,7 +15,6 @@ use crate::stats::RailCounters;
 use crate::transport::{
     Event, Limits, MAX_REGIONS, MemoryRange, PeerConnectInfo, RegionId, Transport, Write,
 };
-use due::Action;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
@@ -50,19 +50,6 @@ pub struct EmulatedTransport {
     due: BinaryHeap<Reverse<(u64, u64, Action)>>,
     posted: u64,
     scheduled: u64,
-}
-
-struct SentWrite {
-    peer: PeerId,
-    id: u64,
-    is_acked: bool,
-}
-
-struct ReceivedWrite {
-    peer: PeerId,
-    ticket: u64,
-    immediate: u32,
-    due_ns: u64,
 }
 
 impl EmulatedTransport {

@@ -1,6 +1,7 @@
 //! The actions of emulated NICs that are due at a point in time: arrivals, completions and flushes.
 
-use super::{EmulatedTransport, SentWrite};
+use super::EmulatedTransport;
+use crate::emulated::pending::{Action, SentWrite};
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
 use crate::transport::Event;
@@ -8,16 +9,6 @@ use std::cmp::Reverse;
 
 /// The time of a flush. A NIC reads the memory of a GPU in about this time.
 const FLUSH_NS: u64 = 1_000;
-
-/// An action that is scheduled for a point in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Action {
-    Arrive { token: u64 },
-    Complete { ticket: u64 },
-    SentAgain { id: u64 },
-    ArrivedAgain { peer: PeerId, immediate: u32 },
-    Flushed,
-}
 
 impl EmulatedTransport {
     pub(super) fn schedule(&mut self, at_ns: u64, due: Action) {
