@@ -82,6 +82,7 @@ fn ideal(peers: u16) -> (Endpoint, CommandProducer) {
     };
     let config = EndpointConfig {
         channels: 1,
+        byte_window: u64::MAX,
         deadline: Duration::from_secs(100),
         first_count: 0,
     };

@@ -104,6 +104,7 @@ fn group(nic: &NicModel, wires: Vec<Vec<Box<dyn Wire>>>) -> Vec<End> {
         });
         let config = EndpointConfig {
             channels: 1,
+            byte_window: u64::MAX,
             deadline: Duration::from_secs(10),
             first_count: 0,
         };

@@ -12,9 +12,7 @@
 //! | `MKERNEL_HOST_TIMEOUT_MS` | The timeout of steps in which ranks wait for each other on the host. The default is `MKERNEL_TIMEOUT_MS` if that is set, else 30000, or 300000 on simulated GPUs. |
 //! | `MKERNEL_TRANSPORT` | The transport for puts between nodes: `emulated`, `rc` or `efa`. The default is `emulated` on one host and `rc` on several. |
 //! | `MKERNEL_NICS` | The NICs for traffic between hosts, `mlx5_0,mlx5_3`, or those of each GPU, `0=mlx5_0;1=mlx5_3`. The default is the nearest NICs of each GPU. |
-//! | `MKERNEL_GID_INDEX` | An index in the NICs' GID tables, 0 to 255. The default is the RoCE v2 GID with the farthest reach. |
-//! | `MKERNEL_SERVICE_LEVEL` | The service level of InfiniBand, or the priority of Ethernet, 0 to 15. The default is 0. |
-//! | `MKERNEL_TRAFFIC_CLASS` | The DSCP and ECN bits of RoCE v2 packets, 0 to 255. The default is 0. |
+//! | `MKERNEL_GID_INDEX` and others | The settings of NICs, which [`NIC_SETTINGS`](crate::network::NIC_SETTINGS) lists. |
 //! | `MKERNEL_PROXY_CORES` | The cores of the fabric's proxies: `near` for those near the GPU's first NIC, or a list such as `8-15,24`. The default is any core. |
 //! | `SYSFS_PATH` | The path of sysfs, which libibverbs reads too. The default is `/sys`. |
 //! | `MKERNEL_RECORD` | A TOML file to which rank 0 adds each kernel that is prepared, for `mkernel-gen build`. The default is none. |
@@ -30,7 +28,8 @@ mod variable;
 
 use crate::bootstrap::{MAX_NAME_BYTES, Secret};
 use crate::error::{EnvironmentError, Error};
-use crate::fabric::transport::{NicOptions, Transport};
+use crate::fabric::nic_settings::NicOptions;
+use crate::fabric::transport::Transport;
 use crate::simulation::Simulation;
 use launcher::LaunchedRank;
 use mkernel_compile::Store;
@@ -123,11 +122,6 @@ fn read_host_id(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<String
 /// Reads the transport for puts between nodes, if it is set.
 pub(crate) fn transport() -> Result<Option<Transport>, Error> {
     read_transport(read)
-}
-
-/// Reads the settings of NICs, for programs that choose none.
-pub(crate) fn nic_options() -> Result<NicOptions, Error> {
-    read_nic_options(read)
 }
 
 /// Returns `MKERNEL_NICS`, in the form that [`mkernel_topology::NicConfig`] reads. The text is empty if the variable is
@@ -247,29 +241,12 @@ fn read_transport(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Tran
     Ok(match lookup(name).as_deref().map(str::trim) {
         None | Some("") => None,
         Some("emulated") => Some(Transport::default()),
-        Some("rc") => Some(Transport::Rc(read_nic_options(lookup)?)),
-        Some("efa") => Some(Transport::Efa(read_nic_options(lookup)?)),
+        Some("rc") => Some(Transport::Rc(NicOptions::read(lookup)?)),
+        Some("efa") => Some(Transport::Efa(NicOptions::read(lookup)?)),
         Some(other) => {
             let value = Some(other.to_owned());
             return Err(wrong(name, value, "emulated, rc or efa"));
         }
-    })
-}
-
-fn read_nic_options(lookup: impl Fn(&str) -> Option<String>) -> Result<NicOptions, Error> {
-    let number = |name, most: u8, range| match lookup(name).as_deref().map(str::trim) {
-        None | Some("") => Ok(None),
-        Some(text) => match text.parse::<u8>() {
-            Ok(number) if number <= most => Ok(Some(number)),
-            _ => Err(wrong(name, Some(text.to_owned()), range)),
-        },
-    };
-    let to_255 = "a number from 0 to 255";
-    Ok(NicOptions {
-        nics: None,
-        gid_index: number("MKERNEL_GID_INDEX", 255, to_255)?,
-        service_level: number("MKERNEL_SERVICE_LEVEL", 15, "a number from 0 to 15")?.unwrap_or(0),
-        traffic_class: number("MKERNEL_TRAFFIC_CLASS", 255, to_255)?.unwrap_or(0),
     })
 }
 

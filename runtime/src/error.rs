@@ -106,7 +106,8 @@ pub enum Error {
         /// The name of the step.
         step: &'static str,
     },
-    /// A rank ended without closing its connections, or lost its network. Kernels of all ranks wait for it.
+    /// A rank ended without closing its connections, its process is stopped, or it lost its network. Kernels of all ranks wait for
+    /// it.
     #[error(
         "rank {rank} is lost: {}, or its network has failed; the output of that rank has the cause",
         Loss(*.is_thread)

@@ -199,6 +199,10 @@ pub mod network {
     pub use crate::fabric::fabric_test_load::{
         FabricTestLoad, FabricTestOptions, FabricTestResult,
     };
-    pub use crate::fabric::transport::{NicOptions, Transport};
+    pub use crate::fabric::nic_probe::{
+        NicProbe, NicProbeOptions, ProbeMemory, ProbePut, WrongWords,
+    };
+    pub use crate::fabric::nic_settings::{Flush, NIC_SETTINGS, NicOptions, NicSetting};
+    pub use crate::fabric::transport::Transport;
     pub use mkernel_fabric::emulated::{Failure, Faults, NicModel};
 }

@@ -6,6 +6,7 @@ use crate::copy_engine::CopyThread;
 use crate::driver::{Stream, WordReader};
 use crate::env::{self, Timeouts};
 use crate::error::{Error, Finding, OperatorId};
+use crate::fabric::nic_settings::NicOptions;
 use crate::fabric::transport::Transport;
 use crate::gpu::Gpu;
 use crate::health::{Ancestors, Health, Monitored};
@@ -158,6 +159,7 @@ impl Shared {
             // A rank may be late only because its simulated kernels, which are slow, have not ended.
             ranks.pause_while(Arc::new(move || host.is_awaited()));
         }
+        let heartbeats = ranks.heartbeats();
         let health = Arc::new(Health::new(ranks, &cluster.job_ranks, ancestors));
         let host_timeout = timeouts.host(simulated.is_some());
         Self {
@@ -172,7 +174,7 @@ impl Shared {
             earlier_findings: 0,
             timeout_ns: ns(timeouts.device).into(),
             host_timeout_ns: ns(host_timeout).into(),
-            _watchdog: (world > 1).then(|| Watchdog::start(&health)),
+            _watchdog: (world > 1).then(|| Watchdog::start(&health, heartbeats)),
             health,
             stream: gpu.stream,
             order: gpu.order,
@@ -266,7 +268,7 @@ impl Shared {
         match (env::transport()?, self.cluster.hosts.count()) {
             (Some(transport), _) => Ok(transport),
             (None, 0 | 1) => Ok(Transport::default()),
-            (None, _) => Ok(Transport::Rc(env::nic_options()?)),
+            (None, _) => Ok(Transport::Rc(NicOptions::from_env()?)),
         }
     }
 

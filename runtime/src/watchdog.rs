@@ -1,6 +1,7 @@
-//! [`Watchdog`]: a thread that checks whether all ranks are connected, and whether a rank has failed.
+//! [`Watchdog`]: a thread that checks whether all ranks are connected, and whether a rank has failed, and the heartbeats of this
+//! rank.
 
-use crate::bootstrap::Owner;
+use crate::bootstrap::{Heart, Heartbeats, Owner};
 use crate::health::Health;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,12 +21,13 @@ pub(crate) struct Watchdog {
     health: Arc<Health>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    heart: Option<Heart>,
     owner: Owner,
 }
 
 impl Watchdog {
-    /// Starts the thread. If it cannot be started, kernels wait for a lost rank until their deadline.
-    pub fn start(health: &Arc<Health>) -> Self {
+    /// Starts the thread, and the thread that sends `heartbeats`. If the first cannot be started, kernels wait for a lost rank until their deadline.
+    pub fn start(health: &Arc<Health>, heartbeats: Option<Heartbeats>) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let watched = (health.clone(), is_over.clone());
         let body = move || {
@@ -45,7 +47,12 @@ impl Watchdog {
         if let Err(error) = &thread {
             tracing::warn!(%error, "the thread that monitors the other ranks cannot be started; the loss of a rank is detected at the deadline");
         }
+        let heart = heartbeats.map(Heartbeats::start);
+        if let Some(Err(error)) = &heart {
+            tracing::warn!(%error, "the thread that sends heartbeats cannot be started; other ranks do not notice if this process stops");
+        }
         Self {
+            heart: heart.and_then(Result::ok),
             health: health.clone(),
             is_over,
             thread: thread.ok(),
@@ -63,6 +70,9 @@ impl Drop for Watchdog {
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             let _ = thread.join();
+        }
+        if let Some(heart) = self.heart.take() {
+            heart.stop();
         }
         // This rank's proxies may have reported a loss in the meantime.
         self.health.poll();

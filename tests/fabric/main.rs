@@ -4,6 +4,7 @@
 mod commands;
 mod emulated;
 mod faults;
+mod flushes;
 mod garbage;
 mod pair;
 mod processes;

@@ -76,6 +76,7 @@ pub fn unconnected(wire: Box<dyn Wire>, options: Options) -> UnconnectedEndpoint
     let nic = EmulatedTransport::new(nic, faults, Clock::Real, copy_engine, vec![wire]);
     let config = EndpointConfig {
         channels: 4,
+        byte_window: u64::MAX,
         deadline: options.deadline,
         first_count: 0,
     };

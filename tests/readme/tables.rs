@@ -28,6 +28,7 @@ fn all_environment_variables_are_listed() {
         "runtime/src/env.rs",
         "runtime/src/env/launcher.rs",
         "runtime/src/env/rendezvous_point.rs",
+        "runtime/src/fabric/nic_settings.rs",
     ];
     let sources = paths.map(source);
     let of_all = |quote| sources.iter().flat_map(move |text| quoted(text, quote));

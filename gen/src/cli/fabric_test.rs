@@ -111,26 +111,6 @@ impl FabricTest {
         }
     }
 
-    fn machine(&self) -> Result<Machine, Failure> {
-        let gpus = machine::gpus();
-        let device = DeviceChoice::or_environment(self.device)?;
-        if device == DeviceChoice::Gpu || device == DeviceChoice::Auto && gpus >= self.ranks {
-            return Ok(Machine::Gpus);
-        }
-        if device == DeviceChoice::Auto {
-            let gpus = count(gpus as usize, "GPU");
-            print_note(&format!(
-                "this host has {gpus}, so GPUs are simulated (--device gpu requires real ones)"
-            ));
-        }
-        let usual = Simulation::default();
-        Ok(Machine::Simulated(Simulated {
-            sms: usual.sms,
-            skew: usual.skew,
-            timeline: false,
-        }))
-    }
-
     fn sizes(&self, is_simulated: bool) -> Vec<u32> {
         match (self.bytes.as_slice(), is_simulated) {
             ([], false) => vec![4, 4096, 65_536, 262_144, 1_048_576],
@@ -164,8 +144,7 @@ impl FabricTest {
 
     /// Runs all ranks as threads of this process.
     fn on_all_ranks(&self, transport: &Transport) -> Result<Option<Vec<Row>>, Failure> {
-        let ranks = self
-            .machine()?
+        let ranks = machine(self.device, self.ranks)?
             .ranks(self.ranks, self.seed)
             .map_err(Failure::Fabric)?;
         let results: Vec<Result<Vec<Row>, Error>> = thread::scope(|scope| {
@@ -258,6 +237,27 @@ impl FabricTest {
             ..blank
         })
     }
+}
+
+/// The GPUs for the given number of ranks. A note says if they are simulated because this host has too few.
+pub fn machine(device: Option<DeviceChoice>, ranks: u32) -> Result<Machine, Failure> {
+    let gpus = machine::gpus();
+    let device = DeviceChoice::or_environment(device)?;
+    if device == DeviceChoice::Gpu || device == DeviceChoice::Auto && gpus >= ranks {
+        return Ok(Machine::Gpus);
+    }
+    if device == DeviceChoice::Auto {
+        let gpus = count(gpus as usize, "GPU");
+        print_note(&format!(
+            "this host has {gpus}, so GPUs are simulated (--device gpu requires real ones)"
+        ));
+    }
+    let usual = Simulation::default();
+    Ok(Machine::Simulated(Simulated {
+        sms: usual.sms,
+        skew: usual.skew,
+        timeline: false,
+    }))
 }
 
 fn text(rows: &[Row], transport: &Transport) -> String {

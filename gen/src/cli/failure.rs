@@ -72,6 +72,8 @@ pub enum Failure {
     Connect(#[source] mkernel::Error),
     #[error("the fabric test failed")]
     Fabric(#[source] mkernel::Error),
+    #[error("{failed} of {} failed; see the remedies above", count(*.ran as usize, "check"))]
+    Checks { failed: u64, ran: u64 },
     #[error("cannot read {}", .path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write {}", .path.display())]
@@ -124,6 +126,7 @@ impl Failure {
             | Self::NotTuned { .. }
             | Self::Connect(_)
             | Self::Fabric(_)
+            | Self::Checks { .. }
             | Self::Damaged { .. }
             | Self::NotBundled { .. } => 1,
             Self::Usage(_)

@@ -20,6 +20,7 @@ mod format;
 mod input;
 mod launch;
 mod machine;
+mod nic_check;
 mod output;
 mod palette;
 mod parallel;
@@ -153,6 +154,15 @@ enum Command {
         after_help = "Example:\n  mkernel-gen fabric-test --ranks 4 --nodes 2 --jitter-us 100 --loss 0.05"
     )]
     FabricTest(Box<fabric_test::FabricTest>),
+    /// Test NICs and networks: bytes, rates, latencies, limits of processes, and a peer that is killed
+    ///
+    /// Puts go between host memory of all ranks, without a kernel. Each check prints pass, fail with a remedy, or not checked
+    /// with the reason. Steps that need hands are listed with their commands. Use it on new machines: --from-env with
+    /// --transport rc or efa, on two or more hosts. Without --from-env, the ranks are threads of this process.
+    #[command(
+        after_help = "Example:\n  mkernel-gen nic-check --ranks 3 --checks rails,poison,forks"
+    )]
+    NicCheck(Box<nic_check::NicCheck>),
     /// Add kernels to bundles, merge bundles, and check and list their kernels
     #[command(
         after_help = "Example:\n  mkernel-gen bundle merge kernels-8 kernels-16 --out kernels"
@@ -233,6 +243,7 @@ fn run_command(cli: &Cli) -> Result<(), Failure> {
         Command::Trace(trace) => trace.run(cli.json),
         Command::Tune(tune) => tune.run(cli.json),
         Command::FabricTest(test) => test.run(cli.json),
+        Command::NicCheck(check) => check.run(cli.json),
         Command::Bundle(bundles) => bundles.run(cli.json),
         Command::List(list) => list.run(cli.json),
         Command::Clean(clean) => clean.run(cli.json),

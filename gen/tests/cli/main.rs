@@ -13,6 +13,7 @@ mod fabric_test;
 mod from_env;
 mod kernels;
 mod launch;
+mod nic_check;
 mod one_rank;
 mod record;
 mod references;

@@ -51,7 +51,7 @@ fn lines() -> Vec<Value> {
     };
     let plain = |args: &[&str]| args.iter().map(|word| (*word).to_owned()).collect();
     let trace = format!("--out={}", path("trace.json"));
-    let commands: [Vec<String>; 22] = [
+    let commands: [Vec<String>; 23] = [
         of_two(&["check"]),
         plain(&["check", "--crate", &fixture("user_crate")]),
         plain(&["check", &wrong.display().to_string()]),
@@ -76,6 +76,7 @@ fn lines() -> Vec<Value> {
         plain(&["bench", &results]),
         plain(&["launch", "--nproc=1", "sh", "-c", "echo a; exit 3"]),
         plain(&["fabric-test", "--ranks=2", "--nodes=2", "--bytes=64"]),
+        plain(&["nic-check", "--device=sim", "--checks=rails,idle"]),
         plain(&["doctor"]),
         plain(&["man", "--out", &man]),
         plain(&["topology"]),

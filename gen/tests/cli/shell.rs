@@ -3,7 +3,7 @@
 use super::*;
 use std::fs;
 
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 21] = [
     "check",
     "plan",
     "simulate",
@@ -15,6 +15,7 @@ const COMMANDS: [&str; 20] = [
     "tune",
     "launch",
     "fabric-test",
+    "nic-check",
     "bundle",
     "list",
     "clean",

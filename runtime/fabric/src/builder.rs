@@ -38,6 +38,9 @@ impl EndpointBuilder {
         if config.deadline.is_zero() {
             issues.push("the deadline is 0, which every put would miss; set a longer one".into());
         }
+        if config.byte_window == 0 {
+            issues.push("the byte window is 0, so no put could be sent; set a larger one".into());
+        }
         if !RECEIVES.contains(&limits.receives) || limits.writes < 2 {
             issues.push(format!(
                 "the transport keeps {} receives and {} writes per peer, but {RECEIVES:?} receives and at least 2 writes are \
@@ -110,7 +113,7 @@ impl EndpointBuilder {
         self.transport.connect(&inner, deadline)?;
         Ok(Endpoint::new(
             self.transport,
-            self.config.deadline,
+            &self.config,
             ring,
             arrivals,
             states,

@@ -9,6 +9,9 @@ pub struct EndpointConfig {
     pub channels: u16,
     /// The longest time from the command of a put to its completion. A peer that takes longer is reported as timed out.
     pub deadline: Duration,
+    /// The most bytes of puts to one peer that are in flight at once, so that several senders do not overrun the NIC of a
+    /// receiver. A longer put is sent alone. `u64::MAX` sets no limit.
+    pub byte_window: u64,
     /// The initial value of each channel's counter, which is 0 except in tests of counters that wrap around.
     pub first_count: u32,
 }

@@ -5,6 +5,7 @@
 use crate::arrivals::Arrivals;
 use crate::command_check::{self, Target};
 use crate::command_ring::{CommandConsumer, HostRing};
+use crate::config::EndpointConfig;
 use crate::error::FabricError;
 use crate::in_flight::InFlightWrites;
 use crate::peer_state::{CloseReason, PeerState};
@@ -27,6 +28,7 @@ const MAX_IN_FLIGHT: usize = 1 << 16;
 pub struct Endpoint {
     transport: Box<dyn Transport>,
     deadline: Duration,
+    byte_window: u64,
     limits: Limits,
     /// The sizes of the regions in bytes.
     regions: Vec<u64>,
@@ -47,7 +49,7 @@ impl Endpoint {
     /// Creates an endpoint over a connected transport.
     pub(crate) fn new(
         transport: Box<dyn Transport>,
-        deadline: Duration,
+        config: &EndpointConfig,
         ring: Arc<HostRing>,
         arrivals: Box<dyn Arrivals>,
         peers: Vec<PeerState>,
@@ -56,7 +58,8 @@ impl Endpoint {
         Self {
             limits: transport.limits(),
             transport,
-            deadline,
+            deadline: config.deadline,
+            byte_window: config.byte_window,
             regions: Vec::new(),
             ring: CommandConsumer::new(ring),
             blocked: None,
@@ -210,7 +213,9 @@ impl Endpoint {
             let mut puts = command_check::puts(&command, self.peers.len()).peekable();
             while let Some(put) = puts.next() {
                 let ends_command = puts.peek().is_none();
-                let id = self.in_flight.add_put(put.peer, ends_command, now);
+                let id = self
+                    .in_flight
+                    .add_put(put.peer, put.bytes, ends_command, now);
                 self.peers[usize::from(put.peer)].enqueue(&put, id);
                 self.ready.mark(put.peer);
                 taken += 1;
@@ -267,9 +272,8 @@ impl Endpoint {
             self.counters.credit_stalls.add(1);
         }
         let (front, _) = state.queue.as_slices();
-        let puts = front
-            .len()
-            .min(room.min(state.send_window.available()) as usize);
+        let most = room.min(state.send_window.available());
+        let puts = state.puts_in_window(most as usize, self.byte_window);
         if puts == 0 {
             return Ok(false);
         }
@@ -282,6 +286,7 @@ impl Endpoint {
         self.counters.puts.add(accepted as u64);
         self.counters.put_bytes.add(bytes);
         state.in_flight += accepted as u32;
+        state.bytes_in_flight += bytes;
         state.send_window.record_posted(accepted as u32);
         Ok(accepted > 0)
     }

@@ -22,6 +22,7 @@ pub enum WriteKind {
 struct InFlightWrite {
     peer: u16,
     kind: WriteKind,
+    bytes: u32,
     /// The last write of a command.
     ends_command: bool,
     state: WriteState,
@@ -48,19 +49,25 @@ impl InFlightWrites {
 
     /// Adds a credit or a close and returns its id.
     pub fn add_message(&mut self, peer: u16, kind: WriteKind, now: Instant) -> u64 {
-        self.add_write(peer, kind, false, now)
+        self.add_write((peer, kind, 0), false, now)
     }
 
-    /// Adds a put and returns its id. A command counts as sent when its last put and all earlier puts have completed.
-    pub fn add_put(&mut self, peer: u16, ends_command: bool, now: Instant) -> u64 {
-        self.add_write(peer, WriteKind::Put, ends_command, now)
+    /// Adds a put of `bytes` bytes and returns its id. A command counts as sent when its last put and all earlier puts have completed.
+    pub fn add_put(&mut self, peer: u16, bytes: u32, ends_command: bool, now: Instant) -> u64 {
+        self.add_write((peer, WriteKind::Put, bytes), ends_command, now)
     }
 
-    fn add_write(&mut self, peer: u16, kind: WriteKind, ends_command: bool, now: Instant) -> u64 {
+    fn add_write(
+        &mut self,
+        (peer, kind, bytes): (u16, WriteKind, u32),
+        ends_command: bool,
+        now: Instant,
+    ) -> u64 {
         self.puts += usize::from(kind == WriteKind::Put);
         self.writes.push_back(InFlightWrite {
             peer,
             kind,
+            bytes,
             ends_command,
             state: WriteState::Queued,
             since: now,
@@ -73,19 +80,19 @@ impl InFlightWrites {
         self.writes[(id - self.base) as usize].state = WriteState::Posted;
     }
 
-    /// Records a completion. Returns the peer and the kind of the write, or `None` if the completion is a duplicate.
+    /// Records a completion. Returns the peer, the kind and the bytes of the write, or `None` if the completion is a duplicate.
     ///
     /// # Errors
     ///
     /// Returns an error if the write was never posted.
-    pub fn complete(&mut self, id: u64) -> Result<Option<(u16, WriteKind)>, String> {
+    pub fn complete(&mut self, id: u64) -> Result<Option<(u16, WriteKind, u32)>, String> {
         let Some(at) = id.checked_sub(self.base) else {
             return Ok(None);
         };
         match self.writes.get_mut(at as usize) {
             Some(write) if write.state == WriteState::Posted => {
                 write.state = WriteState::Completed;
-                Ok(Some((write.peer, write.kind)))
+                Ok(Some((write.peer, write.kind, write.bytes)))
             }
             Some(write) if write.state == WriteState::Completed => Ok(None),
             _ => Err(format!(

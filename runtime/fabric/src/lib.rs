@@ -35,6 +35,7 @@ pub mod endpoint;
 pub mod endpoint_info;
 pub mod error;
 pub mod flow_control;
+mod flush;
 pub mod immediate;
 mod in_flight;
 pub mod peer_id;

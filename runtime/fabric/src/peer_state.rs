@@ -28,6 +28,8 @@ pub struct PeerState {
     pub message: Option<Write>,
     /// The number of writes that are posted and not known to have completed.
     pub in_flight: u32,
+    /// The bytes of the puts among these writes.
+    pub bytes_in_flight: u64,
     /// Whether the puts in the queue wait for credits.
     waits_for_credits: bool,
     /// Whether the peer has sent its close.
@@ -66,6 +68,7 @@ impl PeerState {
             queue: VecDeque::new(),
             message: None,
             in_flight: 0,
+            bytes_in_flight: 0,
             waits_for_credits: false,
             peer_closed: false,
             close_sent: false,
@@ -106,6 +109,19 @@ impl PeerState {
         let waits = !self.queue.is_empty() && self.send_window.available() == 0;
         let waited = std::mem::replace(&mut self.waits_for_credits, waits);
         waits && !waited
+    }
+
+    /// Returns the number of puts at the front of the queue that fit into a window of `byte_window` bytes, at most `most`. A put
+    /// always fits if nothing is in flight.
+    pub fn puts_in_window(&self, most: usize, byte_window: u64) -> usize {
+        let (front, _) = self.queue.as_slices();
+        let mut bytes = self.bytes_in_flight;
+        let fits = |write: &&Write| {
+            let is_first = bytes == 0;
+            bytes += u64::from(write.bytes);
+            is_first || bytes <= byte_window
+        };
+        front.iter().take(most).take_while(fits).count()
     }
 
     /// Returns the next message for the peer, or `None` if no message is due.

@@ -33,6 +33,8 @@ pub struct RailCounters {
     pub writes: Counter,
     /// The bytes of these writes.
     pub bytes: Counter,
+    /// The flushes that arrivals waited for.
+    pub flushes: Counter,
 }
 
 impl RailCounters {
@@ -81,6 +83,7 @@ impl Counters {
             name: rail.name.clone(),
             writes: rail.writes.get(),
             bytes: rail.bytes.get(),
+            flushes: rail.flushes.get(),
         };
         EndpointStats {
             commands: self.commands.get(),
@@ -143,4 +146,6 @@ pub struct RailStats {
     pub writes: u64,
     /// The bytes of the posted writes.
     pub bytes: u64,
+    /// The flushes that arrivals waited for. A flush covers all arrivals before it.
+    pub flushes: u64,
 }

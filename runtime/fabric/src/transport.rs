@@ -75,7 +75,8 @@ pub enum Event {
     /// All bytes of a peer's write are in the target region.
     ///
     /// The bytes are visible to this CPU. If the region is GPU memory, the bytes are also visible to a kernel that acquires a
-    /// word which this thread releases afterwards. The receive that the write consumed has been posted again.
+    /// word which this thread releases afterwards. Where the GPU does not ensure this, the transport reports the arrival after
+    /// a flush. The receive that the write consumed has been posted again.
     Arrived {
         /// The peer that wrote.
         peer: PeerId,

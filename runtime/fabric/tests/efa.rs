@@ -39,6 +39,27 @@ fn conformance() {
     run_all(&mut Made(|count| endpoints(&[0, 1, 2, 3][..count])));
 }
 
+/// Arrivals wait for reads of the own memory, on devices with and without receives for arrivals.
+#[test]
+fn conformance_with_flushes() {
+    let open = |device: &u8, peers| {
+        open(Options {
+            flush: true,
+            relaxed_ordering: true,
+            ..options(peers, &[*device])
+        })
+    };
+    for devices in [[0, 1, 2], [4, 5, 0]] {
+        run_all(&mut Made(|count| {
+            let devices = devices[..count].iter();
+            devices
+                .map(|device| open(device, count as u16 - 1))
+                .collect()
+        }));
+    }
+    verbs::flushes::arrivals_are_flushed(vec![open(&0, 1), open(&4, 1)]);
+}
+
 #[test]
 #[ignore = "needs NICs"]
 fn conformance_of_nics() {

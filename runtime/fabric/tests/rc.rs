@@ -8,7 +8,7 @@ mod other_machine;
 mod shared_receives;
 mod verbs;
 
-use mkernel_fabric::testing::conformance::run_all;
+use mkernel_fabric::testing::conformance::{CHECKS, run_all};
 use mkernel_fabric::testing::pattern;
 use mkernel_fabric::verbs::{Options, rc};
 use mkernel_fabric::{DmaBuf, FabricError, MemoryKind, MemoryRange, PeerId, Transport};
@@ -89,6 +89,34 @@ fn endpoints(devices: &[u8]) -> Vec<Box<dyn Transport>> {
 fn conformance() {
     let _network = network();
     run_all(&mut Made(|count| endpoints(&[0, 1, 2, 3][..count])));
+}
+
+/// Arrivals wait for reads of the own memory over queue pairs that are connected to themselves.
+#[test]
+fn conformance_with_flushes() {
+    let _network = network();
+    let open = |device: &u8, peers| {
+        open(Options {
+            flush: true,
+            ..options(peers, &[*device])
+        })
+    };
+    let mut subject = Made(|count: usize| -> Vec<_> {
+        let devices = [0, 1, 2, 3];
+        let devices = devices[..count].iter();
+        devices
+            .map(|device| open(device, count as u16 - 1))
+            .collect()
+    });
+    // All checks take long on Soft-RoCE, and EFA passes all.
+    for name in [
+        "a lost peer is reported, and no other peer is",
+        "large puts",
+    ] {
+        let (_, check) = CHECKS.iter().find(|(known, _)| *known == name).unwrap();
+        check(&mut subject);
+    }
+    verbs::flushes::arrivals_are_flushed(vec![open(&0, 1), open(&1, 1)]);
 }
 
 #[test]

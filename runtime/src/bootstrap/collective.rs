@@ -2,6 +2,7 @@
 
 use super::fds;
 use super::group::{Agreed, Group, Survivors, agree};
+use super::heartbeats::Heartbeats;
 use super::host_map::HostMap;
 use super::rendezvous::connect_ranks;
 use super::rendezvous::job::Job;
@@ -81,6 +82,11 @@ impl Collective {
 
     pub fn world(&self) -> u32 {
         self.group.world()
+    }
+
+    /// See [`Group::heartbeats`].
+    pub fn heartbeats(&self) -> Option<Heartbeats> {
+        self.group.heartbeats()
     }
 
     /// See [`Group::host_map`].

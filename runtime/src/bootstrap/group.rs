@@ -1,5 +1,6 @@
 //! [`Group`]: the connections of one rank to all other ranks.
 
+use super::heartbeats::Heartbeats;
 use super::host_map::HostMap;
 use super::limits::MAX_CONTRIBUTION_BYTES;
 use super::wait::StepWait;
@@ -55,7 +56,13 @@ pub(crate) trait Group: Send {
         Err(Error::Call(CallError::NotRebuildable))
     }
 
-    /// Returns a rank that is lost: its connection closed without a `Goodbye` frame, or another rank has reported so.
+    /// Returns the heartbeats that this rank has to send, or `None` if all ranks are threads, which stop together.
+    fn heartbeats(&self) -> Option<Heartbeats> {
+        None
+    }
+
+    /// Returns a rank that is lost: its connection closed without a `Goodbye` frame, its process has stopped, or another rank has
+    /// reported so.
     /// Does not wait.
     fn lost(&mut self) -> Option<u32>;
 

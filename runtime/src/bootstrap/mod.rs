@@ -5,10 +5,12 @@
 //! deadline, and its error names the ranks that are missing. All data of other processes is checked before it is used.
 
 mod collective;
+mod connection_error;
 mod failure;
 pub(crate) mod fds;
 pub(crate) mod files;
 mod group;
+mod heartbeats;
 mod host_map;
 mod limits;
 pub(crate) mod local;
@@ -26,6 +28,7 @@ mod wire;
 
 pub(crate) use collective::{Collective, Description, ensure_equal};
 pub(crate) use failure::printable;
+pub(crate) use heartbeats::{Heart, Heartbeats};
 pub(crate) use host_map::HostMap;
 pub use limits::MAX_CONTRIBUTION_BYTES;
 pub(crate) use owner::Owner;

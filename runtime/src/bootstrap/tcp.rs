@@ -1,14 +1,16 @@
 //! [`TcpGroup`]: ranks that are processes. All are connected to rank 0, which completes every step.
 
+use super::connection_error::ConnectionError;
 use super::failure::{ReportedFailure, StepFailure};
 use super::fds;
 use super::group::{Group, Network};
+use super::heartbeats::Heartbeats;
 use super::host_map::HostMap;
 use super::limits::POLL;
 use super::owner::Owner;
 use super::step_frames::{announce, contribution_in, contributions_in, reported_by, send_to_all};
 use super::wait::{Ended, StepWait};
-use super::wire::{Connection, ConnectionError, Frame, FrameKind, Nonce, put_string};
+use super::wire::{Connection, Frame, FrameKind, Nonce, put_string};
 use crate::error::{Error, Peer, ProtocolFault};
 use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -317,6 +319,12 @@ impl Group for TcpGroup {
         wait: &StepWait,
     ) -> Result<Vec<Option<OwnedFd>>, Error> {
         fds::exchange(self, fd, wait)
+    }
+
+    fn heartbeats(&self) -> Option<Heartbeats> {
+        let frame = self.frame(FrameKind::Heartbeat, Vec::new()).encode();
+        let senders = self.links.iter().map(Connection::sender).collect();
+        Some(Heartbeats::new(frame, senders, self.network.silence))
     }
 
     fn network(&self) -> Option<Network> {

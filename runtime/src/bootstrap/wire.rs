@@ -1,13 +1,16 @@
 //! Frames on a TCP connection between two ranks. A frame consists of a magic number, the version, the kind, the job's
 //! nonce, the length and the payload.
 
-use super::limits::{MAX_STEP_BYTES, POLL};
+use super::connection_error::ConnectionError;
+use super::heartbeats::{self, Sender, Silence};
+use super::limits::MAX_STEP_BYTES;
 use crate::error::ProtocolFault;
 use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_user_timeout,
 };
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, TcpStream};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// The longest payload that rank 0 sends: the contributions of all ranks, or their hosts.
@@ -20,7 +23,7 @@ pub(super) fn root_bytes(world: u32) -> usize {
 /// A random number that rank 0 creates for each job. Frames with another number are refused.
 pub(super) type Nonce = [u8; 16];
 
-pub(super) const VERSION: u16 = 4;
+pub(super) const VERSION: u16 = 5;
 /// The longest payload of a process that has not proved yet that it is a rank.
 pub(super) const UNVERIFIED_BYTES: usize = 1 << 10;
 /// The longest payload of a rank: its contribution and the name of the step.
@@ -50,6 +53,8 @@ pub(super) enum FrameKind {
     Proof = 8,
     /// A rank closes its connection in an orderly way, so it is not considered lost.
     Goodbye = 9,
+    /// The process of a rank is alive.
+    Heartbeat = 10,
 }
 
 impl FrameKind {
@@ -64,6 +69,7 @@ impl FrameKind {
             Self::Challenge,
             Self::Proof,
             Self::Goodbye,
+            Self::Heartbeat,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
@@ -134,26 +140,11 @@ impl Frame {
     }
 }
 
-/// The reason why a connection cannot be used any more.
-#[derive(Debug)]
-pub(super) enum ConnectionError {
-    /// The other end has closed the connection.
-    Closed,
-    /// The other end sent an invalid frame.
-    Fault(ProtocolFault),
-    /// The other end does not read.
-    Deadline,
-}
-
-impl From<ProtocolFault> for ConnectionError {
-    fn from(fault: ProtocolFault) -> Self {
-        Self::Fault(fault)
-    }
-}
-
 /// A connection whose operations never block.
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
+    sender: Arc<Sender>,
+    silence: Box<Silence>,
     received: Vec<u8>,
     /// The longest payload that is accepted. It bounds the memory that the other end can use.
     limit: usize,
@@ -165,7 +156,10 @@ impl Connection {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         detect_silence(&stream, timeout)?;
+        let stream = Arc::new(stream);
         Ok(Self {
+            sender: Arc::new(Sender::new(stream.clone())),
+            silence: Box::new(Silence::new(heartbeats::limit(timeout))),
             stream,
             received: Vec::new(),
             limit: UNVERIFIED_BYTES,
@@ -175,6 +169,11 @@ impl Connection {
     #[cfg(test)]
     pub fn stream(&self) -> &TcpStream {
         &self.stream
+    }
+
+    /// Returns the sending side, for heartbeats.
+    pub fn sender(&self) -> Weak<Sender> {
+        Arc::downgrade(&self.sender)
     }
 
     /// Returns the address of this end.
@@ -188,18 +187,31 @@ impl Connection {
         self.limit = limit;
     }
 
-    /// Returns the next frame, if one has arrived.
+    /// Returns the next frame other than a heartbeat, if one has arrived. A connection whose heartbeats have stopped is closed.
     pub fn poll(&mut self) -> Result<Option<Frame>, ConnectionError> {
         let mut buffer = [0; 16 << 10];
         loop {
             if let Some((frame, length)) = Frame::decode(&self.received, self.limit)? {
                 self.received.drain(..length);
+                // A process that is not known to be a rank sends no heartbeats.
+                if frame.kind == FrameKind::Heartbeat && self.limit > UNVERIFIED_BYTES {
+                    self.silence.begin();
+                    continue;
+                }
                 return Ok(Some(frame));
             }
-            match self.stream.read(&mut buffer) {
+            match (&*self.stream).read(&mut buffer) {
                 Ok(0) => return Err(ConnectionError::Closed),
-                Ok(count) => self.received.extend_from_slice(&buffer[..count]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Ok(count) => {
+                    self.silence.end();
+                    self.received.extend_from_slice(&buffer[..count]);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return match self.silence.is_over_limit() {
+                        true => Err(ConnectionError::Closed),
+                        false => Ok(None),
+                    };
+                }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => return Err(ConnectionError::Closed),
             }
@@ -214,24 +226,9 @@ impl Connection {
     pub fn send_until(
         &mut self,
         frame: &Frame,
-        mut is_over: impl FnMut() -> bool,
+        is_over: impl FnMut() -> bool,
     ) -> Result<(), ConnectionError> {
-        let bytes = frame.encode();
-        let mut rest = bytes.as_slice();
-        while !rest.is_empty() {
-            match self.stream.write(rest) {
-                Ok(count) => rest = &rest[count..],
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if is_over() {
-                        return Err(ConnectionError::Deadline);
-                    }
-                    std::thread::sleep(POLL);
-                }
-                Err(_) => return Err(ConnectionError::Closed),
-            }
-        }
-        Ok(())
+        self.sender.send_until(&frame.encode(), is_over)
     }
 }
 

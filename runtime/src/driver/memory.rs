@@ -132,6 +132,8 @@ pub(crate) unsafe fn edit_memory(
 pub(crate) struct NicAccess {
     /// Success if NICs can access the memory, or the reason why they cannot.
     pub memory: Result<(), &'static str>,
+    /// Whether a kernel that sees the arrival of a message also sees its contents. Otherwise arrivals need flushes.
+    pub keeps_order: bool,
     /// Whether the driver can export the memory as a dma-buf.
     pub dma_buf: bool,
 }
@@ -145,14 +147,13 @@ pub(crate) fn nic_access(ctx: &CudaContext) -> Result<NicAccess, Error> {
     let ordering = figure(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING)?;
     let in_order =
         sys::CUGPUDirectRDMAWritesOrdering::CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER as i32;
-    let memory = match (is_able, ordering >= in_order) {
-        (false, _) => Err("the driver does not let NICs access memory of this GPU"),
-        // Otherwise a kernel could see the arrival of a message before its contents.
-        (true, false) => Err("the GPU does not keep the order of writes by NICs"),
-        (true, true) => Ok(()),
+    let memory = match is_able {
+        false => Err("the driver does not let NICs access memory of this GPU"),
+        true => Ok(()),
     };
     Ok(NicAccess {
         memory,
+        keeps_order: ordering >= in_order,
         dma_buf: figure(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)? != 0,
     })
 }

@@ -104,31 +104,6 @@ fn the_transport_is_one_of_three_or_not_chosen() {
 }
 
 #[test]
-fn nics_are_used_as_the_variables_say() {
-    let options = |variables| read_nic_options(with(variables));
-    assert_eq!(options(&[]).expect("none"), NicOptions::default());
-    let set = options(&[
-        ("MKERNEL_GID_INDEX", "3"),
-        ("MKERNEL_SERVICE_LEVEL", " 5 "),
-        ("MKERNEL_TRAFFIC_CLASS", "106"),
-    ]);
-    let set = set.expect("all are possible");
-    assert_eq!(
-        (set.gid_index, set.service_level, set.traffic_class),
-        (Some(3), 5, 106)
-    );
-    for (name, value) in [
-        ("MKERNEL_SERVICE_LEVEL", "16"),
-        ("MKERNEL_TRAFFIC_CLASS", "256"),
-        ("MKERNEL_GID_INDEX", "-1"),
-    ] {
-        let wrong = read_nic_options(|known| (known == name).then(|| value.to_owned()));
-        let text = wrong.expect_err("impossible").to_string();
-        assert!(text.contains(name) && text.contains(value), "{text}");
-    }
-}
-
-#[test]
 fn simulated_gpus_are_as_the_variables_say() {
     let variables = &[
         ("MKERNEL_SIM_SEED", "77"),

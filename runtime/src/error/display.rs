@@ -115,7 +115,7 @@ impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             true => "its thread has panicked",
-            false => "its process has ended",
+            false => "its process has ended or is stopped",
         })
     }
 }

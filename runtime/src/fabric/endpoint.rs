@@ -1,31 +1,25 @@
 //! [`Fabric`]: a rank's endpoint with its proxy and its regions.
 
+use super::connecting::{STEP, exchange_regions, offers_of, open, start_proxy};
 use super::heartbeat::Heartbeat;
 use super::kernel_memory::KernelMemory;
 use super::nics;
 use super::node_map::NodeMap;
-use super::offers;
 use super::p2p_copy::{P2pCopies, SharedRegions};
 use super::region::{MemoryPath, Region};
 use super::transport::Transport;
-use crate::bootstrap::{Collective, socket_pairs};
-use crate::error::{Error, Peer, ProtocolFault, with_causes};
+use crate::bootstrap::Collective;
+use crate::error::{Error, with_causes};
 use crate::health::Lost;
 use crate::shared::Shared;
 use crate::simulation::BusyGuard;
 use crate::stats::FabricStats;
 use crate::symmetric::{OwnMemory, Symmetric};
-use mkernel_fabric::emulated::{Clock, EmulatedTransport, Faults, NicModel, Wire};
-use mkernel_fabric::{
-    Endpoint, EndpointBuilder, EndpointConfig, FabricError, MemoryRange, PeerConnectInfo, PeerId,
-    PeerIdentity, Proxy, ProxyOptions, StatsReader,
-};
-use mkernel_spec::fabric::{KernelEndpoint, PUT_CHANNELS};
+use mkernel_fabric::{FabricError, MemoryRange, Proxy, StatsReader};
+use mkernel_spec::fabric::KernelEndpoint;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-const STEP: &str = "connection of the fabric";
 
 /// The time that dropping a fabric of GPUs may wait until this rank's puts have been sent and its peers have completed their puts.
 /// The peers of simulated GPUs may be far behind, since all ranks share the cores of the host.
@@ -73,7 +67,11 @@ impl Fabric {
         let (prepared, _) = ranks.agree("allocation for the fabric", prepared, timeout)?;
         let (memory, paths, refused) = prepared;
         let shared_regions = SharedRegions::default();
-        let opened = open(shared, ranks, transport, &peers, &shared_regions)?;
+        let opened = open(shared, ranks, transport, &peers, || {
+            let regions = shared_regions.clone();
+            let copies = P2pCopies::new(&shared.ctx, shared.rank, regions, shared.gpu_timeout());
+            Ok(Box::new(copies?))
+        })?;
         let (builder, offers) = ranks.agree(STEP, opened, timeout)?;
         let heartbeat = shared.simulated.is_some() && !paths.contains(&MemoryPath::Copies);
         let heartbeat = heartbeat.then(Heartbeat::new);
@@ -85,7 +83,9 @@ impl Fabric {
         });
         // This step is also a barrier: no rank puts before all are connected.
         let (endpoint, _) = ranks.agree(STEP, connected, timeout)?;
-        let proxy = start_proxy(shared, transport, endpoint).map(|proxy| (proxy, Vec::new()));
+        let sleeps_at_once = shared.simulated.is_some();
+        let proxy = start_proxy(shared, transport, endpoint, sleeps_at_once)
+            .map(|proxy| (proxy, Vec::new()));
         let (proxy, _) = ranks.agree("start of the proxies", proxy, timeout)?;
         Ok(Self {
             _busy_guard: memory.pause_clock(shared, heartbeat.clone()),
@@ -178,18 +178,9 @@ impl Fabric {
         is_mapped_by_node: bool,
         range: impl Fn(MemoryPath) -> Result<(T, MemoryRange), Error>,
     ) -> Result<T, Error> {
-        let timeout = shared.host_timeout();
         let registered = self.register(shared, is_mapped_by_node, range);
-        let (owner, infos) = ranks.agree("registration of memory", registered, timeout)?;
-        let peers = self.node_map.peers().into_iter();
-        let infos: Vec<Vec<u8>> = peers.map(|peer| infos[peer as usize].clone()).collect();
-        let added = self.proxy().and_then(|proxy| {
-            let added = proxy.with_endpoint(move |endpoint| endpoint.add_peer_regions(&infos));
-            added.map(|()| ((), Vec::new())).map_err(Error::Fabric)
-        });
-        // This step is also a barrier: no rank puts to a region that a peer does not know yet.
-        ranks.agree("exchange of regions", added, timeout)?;
-        Ok(owner)
+        let (peers, timeout) = (self.node_map.peers(), shared.host_timeout());
+        exchange_regions(self.proxy(), ranks, &peers, registered, timeout)
     }
 
     /// Registers a region by the first path that GPU and NICs support.
@@ -290,90 +281,4 @@ impl Drop for Fabric {
         }
         self.stats().log();
     }
-}
-
-/// An endpoint before it is connected, and the data for connecting that this rank sends to all other ranks.
-type Opened = (EndpointBuilder, Vec<u8>);
-
-/// Opens the NICs. The outer error is an error of the collective step.
-fn open(
-    shared: &Shared,
-    ranks: &mut Collective,
-    transport: &Transport,
-    peers: &[u32],
-    regions: &SharedRegions,
-) -> Result<Result<Opened, Error>, Error> {
-    let transport = match transport {
-        Transport::Emulated { nic, faults } => {
-            let wires = socket_pairs::connect(ranks, peers, shared.host_timeout())?;
-            emulated(shared, (nic, faults), regions.clone(), wires)
-        }
-        Transport::Rc(_) | Transport::Efa(_) => nics::open(shared, transport, peers.len()),
-    };
-    Ok(transport.and_then(|transport| {
-        let config = EndpointConfig {
-            channels: PUT_CHANNELS,
-            // This deadline is real time, also if GPUs are simulated.
-            deadline: shared.timeout(),
-            first_count: 0,
-        };
-        let mut builder = EndpointBuilder::new(transport, config).map_err(Error::Fabric)?;
-        let offers = (0..peers.len() as u16).map(|peer| builder.connect_info(PeerId(peer)));
-        let offers: Vec<Vec<u8>> = offers.collect::<Result<_, _>>().map_err(Error::Fabric)?;
-        Ok((builder, offers::encode(&offers)))
-    }))
-}
-
-/// Creates emulated NICs, which copy between the regions of all ranks.
-fn emulated(
-    shared: &Shared,
-    (nic, faults): (&NicModel, &Faults),
-    regions: SharedRegions,
-    wires: Vec<std::os::unix::net::UnixStream>,
-) -> Result<Box<dyn mkernel_fabric::Transport>, Error> {
-    let copies = P2pCopies::new(&shared.ctx, shared.rank, regions, shared.gpu_timeout())?;
-    let wires = wires
-        .into_iter()
-        .map(|wire| Box::new(wire) as Box<dyn Wire>);
-    let transport = EmulatedTransport::new(
-        nic.clone(),
-        faults.clone(),
-        Clock::Real,
-        Box::new(copies),
-        wires.collect(),
-    );
-    Ok(Box::new(transport.map_err(Error::Fabric)?))
-}
-
-fn start_proxy(shared: &Shared, transport: &Transport, endpoint: Endpoint) -> Result<Proxy, Error> {
-    let options = ProxyOptions {
-        cores: nics::cores(shared, transport)?,
-        sleeps_at_once: shared.simulated.is_some(),
-    };
-    Proxy::start(endpoint, &options).map_err(Error::Fabric)
-}
-
-/// Returns the data that each peer sent to this rank for connecting.
-fn offers_of(
-    shared: &Shared,
-    offers: &[Vec<u8>],
-    peers: &[u32],
-    node_map: &NodeMap,
-) -> Result<Vec<PeerConnectInfo>, Error> {
-    let of = |(id, (peer, number)): (u16, (&u32, u32))| {
-        let offer = offers::decode(&offers[*peer as usize], peers.len(), number as usize);
-        Ok(PeerConnectInfo {
-            peer: PeerIdentity {
-                id: PeerId(id),
-                name: shared.cluster.name_of(*peer).into(),
-            },
-            connect_info: offer.map(<[u8]>::to_vec).ok_or(Error::Protocol {
-                peer: Peer::Rank(*peer),
-                step: STEP,
-                source: ProtocolFault::Malformed,
-            })?,
-        })
-    };
-    let numbers = node_map.peer_indices();
-    (0..).zip(peers.iter().zip(numbers)).map(of).collect()
 }

@@ -6,11 +6,14 @@
 //! kernels of one node then do not get the addresses of another node's memory.
 
 mod arrivals;
+mod connecting;
 pub(crate) mod endpoint;
 pub(crate) mod fabric_test;
 pub(crate) mod fabric_test_load;
 mod heartbeat;
 mod kernel_memory;
+pub(crate) mod nic_probe;
+pub(crate) mod nic_settings;
 pub(crate) mod nics;
 pub(crate) mod node_map;
 mod offers;

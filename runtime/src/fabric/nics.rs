@@ -1,7 +1,8 @@
 //! Transports over NICs: the NICs that a rank uses, its region on them, and the cores near them.
 
+use super::nic_settings::{Flush, NicOptions};
 use super::region::MemoryPath;
-use super::transport::{NicOptions, Transport};
+use super::transport::Transport;
 use crate::driver;
 use crate::env::{self, ProxyCores};
 use crate::error::{Error, NetworkError};
@@ -35,7 +36,10 @@ pub(super) fn open(
         return Err(Error::Network(NetworkError::NoTransport { name, feature }));
     }
     let (topology, gpu) = topology(shared)?;
-    let nics = choose(&topology, gpu, &wanted(transport), name)?;
+    let mut nics = choose(&topology, gpu, &wanted(transport), name)?;
+    if let Some(rails) = options.rails {
+        nics.devices.truncate(rails.into());
+    }
     let (rank, devices) = (shared.rank, nics.devices.join(", "));
     tracing::info!(
         rank,
@@ -43,7 +47,12 @@ pub(super) fn open(
         nics = devices,
         "puts use these NICs"
     );
-    open_devices(transport, options, &nics, peers, shared.timeout())
+    let flush = match options.flush {
+        Flush::Always => true,
+        Flush::Never => false,
+        Flush::Auto => shared.simulated.is_none() && !driver::nic_access(&shared.ctx)?.keeps_order,
+    };
+    open_devices((transport, options), &nics, peers, shared.timeout(), flush)
 }
 
 /// The error for a transport without NICs.
@@ -140,10 +149,8 @@ pub(super) fn cores(shared: &Shared, transport: &Transport) -> Result<Vec<usize>
 
 /// Returns the NICs that the user wants for a transport.
 fn wanted(transport: &Transport) -> String {
-    let nics = match transport {
-        Transport::Rc(options) | Transport::Efa(options) => options.nics.clone(),
-        Transport::Emulated { .. } => None,
-    };
+    let nics = transport.nic_options();
+    let nics = nics.and_then(|options| options.nics.clone());
     nics.unwrap_or_else(env::wanted_nics)
 }
 
@@ -225,23 +232,28 @@ fn choose(
 
 #[cfg(feature = "verbs")]
 fn open_devices(
-    transport: &Transport,
-    options: &NicOptions,
+    (transport, options): (&Transport, &NicOptions),
     nics: &RankNics,
     peers: usize,
     timeout: Duration,
+    flush: bool,
 ) -> Result<Box<dyn mkernel_fabric::Transport>, Error> {
     use mkernel_fabric::verbs;
     // NICs must not give up a peer before the kernels do. The margin covers the rounding of RC, whose attempts then take 30.06
     // s with the default.
-    let peer_timeout = (timeout + Duration::from_secs(1)).min(verbs::MAX_PEER_TIMEOUT);
+    let usual = timeout + Duration::from_secs(1);
+    let peer_timeout = options.nic_timeout.unwrap_or(usual);
     let options = verbs::Options {
         devices: nics.devices.clone(),
         port: nics.port,
         gid_index: options.gid_index,
         service_level: options.service_level,
         traffic_class: options.traffic_class,
-        peer_timeout,
+        partition_key: options.partition_key,
+        queue_pairs: options.queue_pairs,
+        relaxed_ordering: options.relaxed_ordering,
+        flush,
+        peer_timeout: peer_timeout.min(verbs::MAX_PEER_TIMEOUT),
         ..verbs::Options::new(u16::try_from(peers).unwrap_or(u16::MAX))
     };
     let opened = match transport {
@@ -255,11 +267,11 @@ fn open_devices(
 /// Never reached, since transports without support in this build are refused earlier.
 #[cfg(not(feature = "verbs"))]
 fn open_devices(
-    transport: &Transport,
-    _: &NicOptions,
+    (transport, _): (&Transport, &NicOptions),
     _: &RankNics,
     _: usize,
     _: Duration,
+    _: bool,
 ) -> Result<Box<dyn mkernel_fabric::Transport>, Error> {
     Err(Error::Network(NetworkError::NoTransport {
         name: transport.name(),

@@ -1,5 +1,6 @@
 //! [`Region`]: memory that puts read and write, and [`MemoryPath`]: how NICs access that memory.
 
+use super::nic_settings::Flush;
 use super::transport::Transport;
 use crate::driver::{self, Mapping, Pinned};
 use crate::error::Error;
@@ -61,6 +62,11 @@ impl MemoryPath {
             ));
         }
         let can = driver::nic_access(&shared.ctx)?;
+        if !can.keeps_order && transport.flush() == Flush::Never {
+            let reason =
+                "the GPU does not keep the order of writes by NICs, and the option flush is never";
+            return Ok((vec![Self::Pinned], Some(reason)));
+        }
         let paths = match (can.memory, can.dma_buf) {
             (Err(reason), _) => return Ok((vec![Self::Pinned], Some(reason))),
             (Ok(()), true) => vec![Self::DmaBuf, Self::Peermem, Self::Pinned],

@@ -1,5 +1,6 @@
 //! [`Transport`]: the transport for puts between nodes, which the user chooses.
 
+use super::nic_settings::{Flush, NicOptions};
 use mkernel_fabric::emulated::{Faults, MAX_WRITE_BYTES, NicModel};
 
 /// The longest write for which NICs are asked, in bytes. Each NIC has a limit of its own, which its proxy takes into
@@ -20,21 +21,6 @@ pub enum Transport {
     Rc(NicOptions),
     /// SRD of Amazon's EFA. This needs feature `efa`.
     Efa(NicOptions),
-}
-
-/// The choice of a rank's NICs and their settings. The options may differ between ranks.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NicOptions {
-    /// The NICs in the form of `MKERNEL_NICS`: `mlx5_0,mlx5_3` for all GPUs, or `0=mlx5_0;1=mlx5_3` per GPU. If this is
-    /// `None`, that variable applies, or else the NICs nearest to each GPU.
-    pub nics: Option<String>,
-    /// An index in the port's table of GIDs. If this is `None`, the default on Ethernet is the RoCE v2 GID with the
-    /// farthest reach, and the first GID otherwise.
-    pub gid_index: Option<u8>,
-    /// The service level of InfiniBand or the priority of Ethernet, 0 to 15. It applies to RC only.
-    pub service_level: u8,
-    /// The DSCP and ECN bits of the IP packets of RoCE v2. They apply to RC only.
-    pub traffic_class: u8,
 }
 
 impl Default for Transport {
@@ -64,6 +50,26 @@ impl Transport {
             Self::Emulated { nic, faults } => format!("emulated by {nic:?} with {faults:?}"),
             Self::Rc(_) | Self::Efa(_) => self.name().to_owned(),
         }
+    }
+
+    /// Returns the options of NICs, if NICs are not emulated.
+    pub(crate) fn nic_options(&self) -> Option<&NicOptions> {
+        match self {
+            Self::Emulated { .. } => None,
+            Self::Rc(options) | Self::Efa(options) => Some(options),
+        }
+    }
+
+    /// Returns the arrivals that wait for flushes.
+    pub(crate) fn flush(&self) -> Flush {
+        self.nic_options()
+            .map_or(Flush::Never, |options| options.flush)
+    }
+
+    /// Returns the most bytes to one peer in flight.
+    pub(crate) fn byte_window(&self) -> u64 {
+        let window = self.nic_options().and_then(|options| options.byte_window);
+        window.map_or(u64::MAX, std::num::NonZeroU64::get)
     }
 
     /// Returns the longest write, as far as it is known before NICs are opened.

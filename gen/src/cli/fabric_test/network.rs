@@ -1,8 +1,11 @@
 //! [`Network`]: flags that choose a transport and its properties.
 
+mod nic_flags;
+
 use crate::cli::environment;
 use crate::cli::failure::Failure;
 use mkernel::network::{Faults, NicModel, NicOptions, Transport};
+use nic_flags::NicFlags;
 use std::time::Duration;
 
 /// The values of `--transport`.
@@ -35,15 +38,8 @@ struct Nics {
     /// nearest]
     #[arg(long, alias = "nic", value_name = "NICS")]
     nics: Option<String>,
-    /// Index in the GID tables of the ports [default: that of a RoCE v2 address with the widest scope]
-    #[arg(long, value_name = "NUMBER")]
-    gid_index: Option<u8>,
-    /// Service level of InfiniBand or priority of Ethernet, 0 to 15; rc only [default: 0]
-    #[arg(long, value_name = "NUMBER")]
-    service_level: Option<u8>,
-    /// DSCP and ECN of RoCE packets, 0 to 255; rc only [default: 0]
-    #[arg(long, value_name = "NUMBER")]
-    traffic_class: Option<u8>,
+    #[command(flatten)]
+    settings: NicFlags,
 }
 
 #[derive(Debug, clap::Args)]
@@ -69,6 +65,16 @@ impl Network {
         self.transport.is_some() || self.nics.any() || self.emulated.any()
     }
 
+    /// The NICs that were given.
+    pub fn nics(&self) -> Option<&str> {
+        self.nics.nics.as_deref()
+    }
+
+    /// The settings of NICs that were given, as environment variables of a child.
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        self.nics.settings.variables()
+    }
+
     /// The transport. The faults of emulated NICs depend on `seed`.
     pub fn transport(&self, seed: u64) -> Result<Transport, Failure> {
         let kind = match self.transport {
@@ -78,7 +84,7 @@ impl Network {
         let emulated = kind == Kind::Emulated;
         if emulated && self.nics.any() {
             return Err(Failure::Usage(
-                "--nics, --gid-index, --service-level and --traffic-class are for --transport rc or efa",
+                "--nics and the settings of NICs are for --transport rc or efa",
             ));
         }
         if !emulated && self.emulated.any() {
@@ -86,33 +92,28 @@ impl Network {
                 "--gb-per-s, --latency-us, --jitter-us and --loss are for --transport emulated",
             ));
         }
-        let of_ib = self.nics.service_level.or(self.nics.traffic_class);
-        if kind == Kind::Efa && of_ib.is_some() {
+        if kind == Kind::Efa && self.nics.settings.has_rc_only() {
             return Err(Failure::Usage(
-                "--service-level and --traffic-class are for --transport rc",
+                "--traffic-class, --partition-key and --nic-timeout-ms are for --transport rc",
             ));
         }
         Ok(match kind {
             Kind::Emulated => self.emulated.transport(seed),
-            Kind::Rc => Transport::Rc(self.nics.options()),
-            Kind::Efa => Transport::Efa(self.nics.options()),
+            Kind::Rc => Transport::Rc(self.nics.options()?),
+            Kind::Efa => Transport::Efa(self.nics.options()?),
         })
     }
 }
 
 impl Nics {
     fn any(&self) -> bool {
-        let numbers = [self.gid_index, self.service_level, self.traffic_class];
-        self.nics.is_some() || numbers.iter().any(Option::is_some)
+        self.nics.is_some() || self.settings.any()
     }
 
-    fn options(&self) -> NicOptions {
-        NicOptions {
-            nics: self.nics.clone(),
-            gid_index: self.gid_index,
-            service_level: self.service_level.unwrap_or(0),
-            traffic_class: self.traffic_class.unwrap_or(0),
-        }
+    fn options(&self) -> Result<NicOptions, Failure> {
+        let nics = self.nics.clone();
+        let options = self.settings.options()?;
+        Ok(NicOptions { nics, ..options })
     }
 }
 

@@ -10,6 +10,7 @@ use crate::cli::error_line::ErrorLine;
 use crate::cli::fabric_test::Row;
 use crate::cli::fetch::Fetched;
 use crate::cli::launch::OutputLine;
+use crate::cli::nic_check::CheckLine;
 use crate::cli::output::{Line, SCHEMA};
 use crate::cli::plan::{Planned, Scaled};
 use crate::cli::render::Rendered;
@@ -30,6 +31,7 @@ pub fn schema() -> Value {
         .into_generator();
     let kinds = [
         kind::<BuiltLine>(&mut types),
+        kind::<CheckLine>(&mut types),
         kind::<Checked>(&mut types),
         kind::<CleanedLine>(&mut types),
         kind::<ErrorLine>(&mut types),

@@ -64,6 +64,16 @@ pub trait CopyEngine: Send {
     ///
     /// Returns the failure. The endpoint treats this as a failure of its NIC.
     fn poll(&mut self, completed: &mut Vec<u64>) -> Result<(), String>;
+
+    /// Makes the bytes of completed copies visible, as a read by a NIC does. Engines whose copies are visible when they are
+    /// complete have nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure. The endpoint treats this as a failure of its NIC.
+    fn flush(&mut self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// Copies host memory. The payload holds the bytes themselves.

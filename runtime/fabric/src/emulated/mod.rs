@@ -11,6 +11,7 @@ mod copy_engine;
 pub mod frame;
 mod nic_model;
 mod peer_link;
+mod pending;
 mod slab;
 mod transport;
 mod wire;

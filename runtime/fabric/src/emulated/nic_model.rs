@@ -24,6 +24,8 @@ pub struct NicModel {
     pub receives: u32,
     /// The size of the longest write, at most [`MAX_WRITE_BYTES`].
     pub write_bytes: u32,
+    /// Whether arrivals are reported only after a flush.
+    pub flushes_arrivals: bool,
 }
 
 impl Default for NicModel {
@@ -37,6 +39,7 @@ impl Default for NicModel {
             queue_depth: 256,
             receives: 256,
             write_bytes: 16 << 20,
+            flushes_arrivals: false,
         }
     }
 }

@@ -5,9 +5,11 @@ use super::copy_engine::{CopyEngine, CopyStatus};
 use super::frame::{self, Frame, WriteHead, target};
 use super::nic_model::{Faults, NicModel, Timing};
 use super::peer_link::PeerLink;
+use super::pending::{Action, ReceivedWrite, SentWrite};
 use super::slab::Slab;
 use super::wire::Wire;
 use crate::error::FabricError;
+use crate::flush::FlushQueue;
 use crate::peer_id::PeerId;
 use crate::stats::RailCounters;
 use crate::transport::{
@@ -17,6 +19,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::time::Instant;
+
+mod due;
 
 const CONNECT_INFO: &[u8] = b"MKEM3";
 /// The start of the info of a region. Its size follows, little-endian.
@@ -39,31 +43,13 @@ pub struct EmulatedTransport {
     /// The number of these writes that the copy engine is still copying.
     copies_pending: u32,
     completed: Vec<u64>,
+    /// Arrivals that wait for a flush.
+    flushes: FlushQueue,
+    /// Losses that are reported once no arrival waits for a flush.
+    lost: Vec<Event>,
     due: BinaryHeap<Reverse<(u64, u64, Action)>>,
     posted: u64,
     scheduled: u64,
-}
-
-struct SentWrite {
-    peer: PeerId,
-    id: u64,
-    is_acked: bool,
-}
-
-struct ReceivedWrite {
-    peer: PeerId,
-    ticket: u64,
-    immediate: u32,
-    due_ns: u64,
-}
-
-/// An action that is scheduled for a point in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Action {
-    Arrive { token: u64 },
-    Complete { ticket: u64 },
-    SentAgain { id: u64 },
-    ArrivedAgain { peer: PeerId, immediate: u32 },
 }
 
 impl EmulatedTransport {
@@ -92,15 +78,12 @@ impl EmulatedTransport {
             received_writes: Slab::new(),
             copies_pending: 0,
             completed: Vec::new(),
+            flushes: FlushQueue::default(),
+            lost: Vec::new(),
             due: BinaryHeap::new(),
             posted: 0,
             scheduled: 0,
         })
-    }
-
-    fn schedule(&mut self, at_ns: u64, due: Action) {
-        self.scheduled += 1;
-        self.due.push(Reverse((at_ns, self.scheduled, due)));
     }
 
     /// Appends a write to the output of its link.
@@ -216,59 +199,6 @@ impl EmulatedTransport {
         self.completed = completed;
         Ok(())
     }
-
-    /// Performs the actions that are due by now.
-    fn run_due(&mut self, now: u64, events: &mut Vec<Event>) {
-        while let Some(Reverse((at, _, due))) = self.due.peek().copied()
-            && at <= now
-        {
-            self.due.pop();
-            match due {
-                Action::Arrive { token } => self.arrive(token, now, events),
-                Action::Complete { ticket } => self.complete(ticket, now, events),
-                Action::SentAgain { id } => events.push(Event::Sent { id }),
-                Action::ArrivedAgain { peer, immediate } => {
-                    events.push(Event::Arrived { peer, immediate });
-                }
-            }
-        }
-    }
-
-    fn arrive(&mut self, token: u64, now: u64, events: &mut Vec<Event>) {
-        let Some(write) = self.received_writes.remove(token) else {
-            return;
-        };
-        let (peer, immediate) = (write.peer, write.immediate);
-        let link = &mut self.links[usize::from(peer.0)];
-        link.receives_in_use -= 1;
-        if link.is_lost {
-            return;
-        }
-        link.acks.push(write.ticket);
-        events.push(Event::Arrived { peer, immediate });
-        if self.timing.random.chance(self.faults.duplicates) {
-            let later = now.saturating_add(self.timing.latency_ns());
-            self.schedule(later, Action::ArrivedAgain { peer, immediate });
-        }
-    }
-
-    fn complete(&mut self, ticket: u64, now: u64, events: &mut Vec<Event>) {
-        let Some(SentWrite { peer, id, .. }) = self.sent_writes.remove(ticket) else {
-            return;
-        };
-        self.links[usize::from(peer.0)].in_flight -= 1;
-        events.push(Event::Sent { id });
-        if self.timing.random.chance(self.faults.duplicates) {
-            let later = now.saturating_add(self.timing.latency_ns());
-            self.schedule(later, Action::SentAgain { id });
-        }
-    }
-
-    fn report_lost(&mut self, peer: usize, reason: String, events: &mut Vec<Event>) {
-        self.links[peer].is_lost = true;
-        let peer = PeerId(peer as u16);
-        events.push(Event::Lost { peer, reason });
-    }
 }
 
 impl Transport for EmulatedTransport {
@@ -363,18 +293,21 @@ impl Transport for EmulatedTransport {
             if !self.links[peer].is_lost
                 && let Err(reason) = self.receive_frames(peer, now)
             {
-                self.report_lost(peer, reason, events);
+                self.report_lost(peer, reason);
             }
         }
-        self.run_due(now, events);
+        self.run_due(now, events)?;
         for peer in 0..self.links.len() {
             let link = &self.links[peer];
             is_busy |= !link.acks.is_empty();
             if !link.is_lost
                 && let Some(reason) = link.end().map(str::to_owned)
             {
-                self.report_lost(peer, reason, events);
+                self.report_lost(peer, reason);
             }
+        }
+        if self.flushes.is_empty() {
+            events.append(&mut self.lost);
         }
         if is_busy || self.copies_pending > 0 {
             self.clock.schedule(now); // Some NIC has to be polled again at once.

@@ -19,10 +19,11 @@ impl Endpoint {
                 Event::Sent { id } => {
                     let done = self.in_flight.complete(id);
                     let done = done.map_err(|reason| FabricError::Nic { reason })?;
-                    if let Some((peer, kind)) = done {
+                    if let Some((peer, kind, bytes)) = done {
                         self.ready.mark(peer);
                         let state = &mut self.peers[usize::from(peer)];
                         state.in_flight -= 1;
+                        state.bytes_in_flight -= u64::from(bytes);
                         match kind {
                             WriteKind::Put => (),
                             WriteKind::Credit => state.receive_window.credit_completed(),

@@ -13,6 +13,7 @@ use mkernel_spec::fabric::{COMMAND_PUT, COMMAND_PUT_TO_PEERS};
 use std::sync::Mutex;
 
 mod stats;
+mod window;
 
 const PEERS: u16 = 63;
 
@@ -86,6 +87,7 @@ impl Bench {
         let record = Arc::<Mutex<Record>>::default();
         let config = EndpointConfig {
             channels: 1,
+            byte_window: u64::MAX,
             deadline: Duration::from_secs(1000),
             first_count: 0,
         };
@@ -262,6 +264,7 @@ fn puts_that_exceed_the_limit_of_the_nics_are_refused() {
 fn invalid_options_are_refused_at_setup() {
     let config = EndpointConfig {
         channels: 0,
+        byte_window: u64::MAX,
         deadline: Duration::ZERO,
         first_count: 0,
     };

@@ -1,6 +1,7 @@
 //! [`Subject`]: a transport under test, and the emulated transport as a subject.
 
 use super::delayed_copy::{DelayedCopyEngine, SourceTable};
+use super::posted_writes::PostedCopyEngine;
 use crate::emulated::{
     Clock, CopyEngine, EmulatedTransport, Faults, HostCopyEngine, NicModel, VirtualClock, Wire,
     pipe,
@@ -38,6 +39,8 @@ pub struct EmulatedSubject {
     pub faults: Vec<Faults>,
     /// The seed of the copies' delays, if copies take time.
     pub copy_delay_seed: Option<u64>,
+    /// Whether the bytes of copies become visible by a flush only.
+    pub has_posted_writes: bool,
     start: Instant,
     clock: Arc<VirtualClock>,
 }
@@ -50,6 +53,7 @@ impl EmulatedSubject {
             nic,
             faults,
             copy_delay_seed: None,
+            has_posted_writes: false,
             start: Instant::now(),
             clock: Arc::default(),
         }
@@ -85,6 +89,7 @@ impl Subject for EmulatedSubject {
             faults.seed = faults.seed.wrapping_mul(31).wrapping_add(at as u64);
             let clock = Clock::Virtual(Arc::clone(&self.clock));
             let copy_engine: Box<dyn CopyEngine> = match self.copy_delay_seed {
+                None if self.has_posted_writes => Box::new(PostedCopyEngine::default()),
                 None => Box::new(HostCopyEngine),
                 Some(seed) => {
                     let seed = seed.wrapping_mul(31).wrapping_add(at as u64);

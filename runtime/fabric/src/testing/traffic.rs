@@ -31,6 +31,8 @@ pub struct Traffic {
     pub sizes: Vec<u32>,
     /// The capacity of the rings as a power of two.
     pub ring_log2: u32,
+    /// The most bytes to one peer in flight.
+    pub byte_window: u64,
     /// The initial value of counts and indices.
     pub first: u32,
     /// The deadline of the endpoints. A run treats an endpoint as ended when it had no arrivals for three times this deadline,
@@ -46,6 +48,7 @@ impl Default for Traffic {
             puts: 40,
             sizes: vec![64, 0, 1, 200],
             ring_log2: 4,
+            byte_window: u64::MAX,
             first: 0,
             deadline: Duration::from_secs(10),
         }
@@ -75,6 +78,7 @@ impl Traffic {
     fn config(&self) -> EndpointConfig {
         EndpointConfig {
             channels: self.channels,
+            byte_window: self.byte_window,
             deadline: self.deadline,
             first_count: self.first,
         }

@@ -1,7 +1,7 @@
 //! [`CompletionQueue`]: the queue in which a NIC reports the completions of all queue pairs of an endpoint.
 
 use super::device::Device;
-use super::errno::last_error;
+use super::errno::failure;
 use ibverbs_sys::{ibv_cq, ibv_wc};
 use std::io;
 use std::ptr;
@@ -32,7 +32,7 @@ impl CompletionQueue {
         if cq.is_null() {
             return Err(format!(
                 "cannot create a completion queue of {entries} entries: {}",
-                last_error()
+                failure()
             ));
         }
         Ok(Self {

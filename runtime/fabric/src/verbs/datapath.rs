@@ -91,7 +91,7 @@ impl<K: QueuePairType> VerbsTransport<K> {
         events: &mut Vec<Event>,
     ) -> Result<(), FabricError> {
         let Some(&lane) = self.rails[rail].lanes.get(&completion.qp_num) else {
-            return Ok(());
+            return self.end_flush(rail, completion, events);
         };
         if let Some((status, vendor)) = completion.error() {
             return self.on_error(lane, completion.wr_id(), (status, vendor), events);
@@ -121,10 +121,11 @@ impl<K: QueuePairType> VerbsTransport<K> {
         match completion.imm_data() {
             _ if self.peers[usize::from(peer)].lost => {}
             Some(immediate) if opcode == ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM => {
-                events.push(Event::Arrived {
+                let arrival = Event::Arrived {
                     peer: PeerId(peer),
                     immediate: u32::from_be(immediate),
-                });
+                };
+                self.report(rail, arrival, events);
             }
             _ => {
                 let reason = format!("it sent a request that is not a write (opcode {opcode})");

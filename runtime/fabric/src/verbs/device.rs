@@ -1,6 +1,6 @@
 //! [`Device`]: an open NIC, and [`Port`]: one of its ports.
 
-use super::errno::{last_error, result};
+use super::errno::{failure, result};
 use super::gid::{self, LinkLayer};
 use super::library::Verbs;
 use ibverbs_sys::{
@@ -41,6 +41,8 @@ pub(super) struct Port {
     pub(super) gid: [u8; 16],
     pub(super) gid_index: u8,
     pub(super) message_bytes: u32,
+    /// The size of the table of partition keys.
+    pub(super) partition_keys: u16,
 }
 
 impl Device {
@@ -80,7 +82,7 @@ impl Device {
         let (context, transport) =
             unsafe { ((verbs.open_device)(device), (*device).transport_type) };
         if context.is_null() {
-            return Err(format!("cannot open the device: {}", last_error()));
+            return Err(format!("cannot open the device: {}", failure()));
         }
         let mut opened = Self {
             verbs,
@@ -95,7 +97,7 @@ impl Device {
         if opened.pd.is_null() {
             return Err(format!(
                 "cannot allocate a protection domain: {}",
-                last_error()
+                failure()
             ));
         }
         // SAFETY: the context is open, and the structure has the size that the library expects.
@@ -162,6 +164,7 @@ impl Device {
             gid,
             gid_index,
             message_bytes: attributes.max_msg_sz,
+            partition_keys: attributes.pkey_tbl_len,
         })
     }
 
@@ -220,7 +223,7 @@ fn for_each(verbs: &Verbs, mut see: impl FnMut(*mut ibv_device, &str)) -> Result
         if list.is_null() {
             return Err(format!(
                 "cannot list the RDMA devices: {}; check that the kernel module ib_uverbs is loaded",
-                last_error()
+                failure()
             ));
         }
         for index in 0..count as usize {

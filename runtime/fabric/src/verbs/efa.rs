@@ -4,21 +4,22 @@
 //! the peer's NIC, and the number and the key of one of the peer's queue pairs. An arrival names the address handle of the
 //! sender's NIC and the number of the sender's queue pair. SRD supports extended work requests only.
 
-use super::connect_info::{QueuePairInfo, RailInfo};
+use super::connect_info::{QueuePairInfo, RailInfo, RemoteAddress};
 use super::device::{Device, Port};
 use super::efadv::{
-    AddressAttributes, CAN_RDMA_WRITE, CAN_RECEIVE_UNSOLICITED, DeviceAttributes,
+    AddressAttributes, CAN_RDMA_READ, CAN_RDMA_WRITE, CAN_RECEIVE_UNSOLICITED, DeviceAttributes,
     QueuePairAttributes, RECEIVE_UNSOLICITED, TYPE_SRD,
 };
-use super::errno::{last_error, result};
+use super::errno::{failure, result};
 use super::library::efadv;
 use super::queue_pair::{Capability, QueueDepth, QueuePair, capabilities};
-use super::queue_pair_type::{QueuePairType, WorkRequest};
+use super::queue_pair_type::{Purpose, QueuePairType, WorkRequest};
 use super::rail::{Rail, Sender};
 use ibverbs_sys::{
-    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    ibv_ah, ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_attr_mask as mask, ibv_qp_ex,
-    ibv_qp_init_attr_ex, ibv_qp_state, ibv_qp_type, ibv_send_flags,
+    IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_INIT_ATTR_PD,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_ah, ibv_ah_attr, ibv_global_route, ibv_qp_attr,
+    ibv_qp_attr_mask as mask, ibv_qp_ex, ibv_qp_init_attr_ex, ibv_qp_state, ibv_qp_type,
+    ibv_send_flags, ibv_sge,
 };
 use std::io;
 use std::sync::Arc;
@@ -39,11 +40,14 @@ pub(super) struct ScalableDatagram {
     to: Vec<Option<Destination>>,
 }
 
-/// The functions of an extended queue pair that a write needs.
+/// The functions of an extended queue pair that a request needs.
 struct Functions {
     extended: *mut ibv_qp_ex,
     start: unsafe extern "C" fn(*mut ibv_qp_ex),
-    write: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32),
+    /// The function that begins a write, for a queue pair for puts.
+    write: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32)>,
+    /// The function that begins a read, for a queue pair for flushes.
+    read: Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64)>,
     sge: unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, u32),
     destination: unsafe extern "C" fn(*mut ibv_qp_ex, *mut ibv_ah, u32, u32),
     complete: unsafe extern "C" fn(*mut ibv_qp_ex) -> i32,
@@ -77,7 +81,7 @@ impl Destination {
         // SAFETY: the protection domain lives as long as the device.
         let handle = unsafe { (rail.device.verbs.create_ah)(rail.device.pd, &raw mut address) };
         if handle.is_null() {
-            return Err(format!("cannot create an address handle: {}", last_error()));
+            return Err(format!("cannot create an address handle: {}", failure()));
         }
         Ok(Self {
             device: Arc::clone(&rail.device),
@@ -154,12 +158,24 @@ impl QueuePairType for ScalableDatagram {
         })
     }
 
-    fn new(rail: &Rail, nonce: u32) -> Result<Self, String> {
+    fn new(rail: &Rail, nonce: u32, purpose: Purpose) -> Result<Self, String> {
         let device = &rail.device;
-        let unsolicited = attributes(device)?.device_caps & CAN_RECEIVE_UNSOLICITED != 0;
-        let (writes, receives) = match unsolicited {
-            true => (rail.depth.writes, UNUSED_RECEIVES),
-            false => (rail.depth.writes, rail.depth.receives),
+        let able = attributes(device)?.device_caps;
+        if purpose == Purpose::Flush && able & CAN_RDMA_READ == 0 {
+            return Err("it cannot read memory, so arrivals cannot wait for a flush; set the option flush to never".into());
+        }
+        let unsolicited = able & CAN_RECEIVE_UNSOLICITED != 0;
+        let (writes, receives, requests) = match purpose {
+            Purpose::Flush => (1, UNUSED_RECEIVES, IBV_QP_EX_WITH_RDMA_READ),
+            Purpose::Put => (
+                rail.depth.writes,
+                if unsolicited {
+                    UNUSED_RECEIVES
+                } else {
+                    rail.depth.receives
+                },
+                IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+            ),
         };
         let mut general = ibv_qp_init_attr_ex {
             send_cq: rail.queue.cq,
@@ -168,12 +184,13 @@ impl QueuePairType for ScalableDatagram {
             qp_type: ibv_qp_type::IBV_QPT_DRIVER,
             comp_mask: IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
             pd: device.pd,
-            send_ops_flags: IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.into(),
+            send_ops_flags: requests.into(),
             ..ibv_qp_init_attr_ex::default()
         };
         let mut own = QueuePairAttributes {
             driver_qp_type: TYPE_SRD,
             flags: if unsolicited { RECEIVE_UNSOLICITED } else { 0 },
+            sl: rail.service_level,
             ..QueuePairAttributes::default()
         };
         let efadv = efadv().map_err(|error| error.to_string())?;
@@ -184,25 +201,7 @@ impl QueuePairType for ScalableDatagram {
             let qp = (efadv.create_qp_ex)(device.context, &raw mut general, &raw mut own, size);
             QueuePair::created(&rail.queue, qp, writes)?
         };
-        pair.modify(
-            ibv_qp_state::IBV_QPS_INIT,
-            ibv_qp_attr {
-                port_num: rail.port.number,
-                qkey: nonce,
-                ..ibv_qp_attr::default()
-            },
-            &[
-                mask::IBV_QP_PKEY_INDEX,
-                mask::IBV_QP_PORT,
-                mask::IBV_QP_QKEY,
-            ],
-        )?;
-        pair.modify(ibv_qp_state::IBV_QPS_RTR, ibv_qp_attr::default(), &[])?;
-        pair.modify(
-            ibv_qp_state::IBV_QPS_RTS,
-            ibv_qp_attr::default(),
-            &[mask::IBV_QP_SQ_PSN],
-        )?;
+        make_ready(&pair, rail, nonce)?;
         let functions =
             Functions::of(&pair).ok_or("its driver does not support extended work requests")?;
         let new = Self {
@@ -211,8 +210,10 @@ impl QueuePairType for ScalableDatagram {
             unsolicited,
             to: Vec::new(),
         };
-        new.receive(rail, receives)
-            .map_err(|error| format!("cannot post receives: {error}"))?;
+        if purpose == Purpose::Put {
+            new.receive(rail, receives)
+                .map_err(|error| format!("cannot post receives: {error}"))?;
+        }
         Ok(new)
     }
 
@@ -256,7 +257,9 @@ impl QueuePairType for ScalableDatagram {
             sge,
             destination,
             complete,
+            ..
         } = self.functions;
+        let write = write.ok_or(io::ErrorKind::Unsupported)?;
         // SAFETY: `extended` is the live queue pair. Requests are built between `start` and `complete`, which posts
         // either all requests or none.
         result(unsafe {
@@ -281,6 +284,21 @@ impl QueuePairType for ScalableDatagram {
         })
     }
 
+    fn read(&mut self, to: ibv_sge, from: RemoteAddress) -> io::Result<()> {
+        let peer = self.to_peer(0).ok_or(io::ErrorKind::NotConnected)?;
+        let of = &self.functions;
+        let read = of.read.ok_or(io::ErrorKind::Unsupported)?;
+        // SAFETY: `extended` is the live queue pair. The request is built between `start` and `complete`.
+        result(unsafe {
+            (of.start)(of.extended);
+            (*of.extended).wr_flags = ibv_send_flags::IBV_SEND_SIGNALED.0;
+            read(of.extended, from.key, from.address);
+            (of.sge)(of.extended, to.lkey, to.addr, to.length);
+            (of.destination)(of.extended, peer.handle, peer.at.number, peer.at.nonce);
+            (of.complete)(of.extended)
+        })
+    }
+
     fn receive(&self, rail: &Rail, count: u32) -> io::Result<()> {
         // libefa rejects receives without memory, so they use the scratch memory.
         if self.unsolicited {
@@ -289,6 +307,29 @@ impl QueuePairType for ScalableDatagram {
             self.pair.post_receives(count, Some(rail.scratch_sge()))
         }
     }
+}
+
+/// Moves a new queue pair to the state in which it sends and receives.
+fn make_ready(pair: &QueuePair, rail: &Rail, nonce: u32) -> Result<(), String> {
+    pair.modify(
+        ibv_qp_state::IBV_QPS_INIT,
+        ibv_qp_attr {
+            port_num: rail.port.number,
+            qkey: nonce,
+            ..ibv_qp_attr::default()
+        },
+        &[
+            mask::IBV_QP_PKEY_INDEX,
+            mask::IBV_QP_PORT,
+            mask::IBV_QP_QKEY,
+        ],
+    )?;
+    pair.modify(ibv_qp_state::IBV_QPS_RTR, ibv_qp_attr::default(), &[])?;
+    pair.modify(
+        ibv_qp_state::IBV_QPS_RTS,
+        ibv_qp_attr::default(),
+        &[mask::IBV_QP_SQ_PSN],
+    )
 }
 
 impl ScalableDatagram {
@@ -306,7 +347,8 @@ impl Functions {
             Some(Self {
                 extended,
                 start: table.wr_start?,
-                write: table.wr_rdma_write_imm?,
+                write: table.wr_rdma_write_imm,
+                read: table.wr_rdma_read,
                 sge: table.wr_set_sge?,
                 destination: table.wr_set_ud_addr?,
                 complete: table.wr_complete?,

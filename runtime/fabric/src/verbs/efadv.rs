@@ -43,6 +43,8 @@ const _: () = assert!(size_of::<AddressAttributes>() == 16);
 const _: () = assert!(size_of::<DeviceAttributes>() == 32);
 const _: () = assert!(size_of::<QueuePairAttributes>() == 16);
 
+/// `EFADV_DEVICE_ATTR_CAPS_RDMA_READ`
+pub(super) const CAN_RDMA_READ: u32 = 1 << 0;
 /// `EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE`
 pub(super) const CAN_RDMA_WRITE: u32 = 1 << 3;
 /// `EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV`

@@ -1,6 +1,6 @@
 //! [`Lane`]: one queue pair, with a record of the writes that are posted on it.
 
-use super::queue_pair_type::{QueuePairType, WorkRequest};
+use super::queue_pair_type::{Purpose, QueuePairType, WorkRequest};
 use super::rail::Rail;
 use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
@@ -34,7 +34,7 @@ impl<K: QueuePairType> Lane<K> {
         random: u32,
     ) -> Result<Self, String> {
         let nonce = K::nonce(random);
-        let pair = K::new(rail, nonce)?;
+        let pair = K::new(rail, nonce, Purpose::Put)?;
         Ok(Self {
             nonce,
             ..Self::with(pair, index, peer, rail.depth.writes)

@@ -90,6 +90,11 @@ impl<K: QueuePairType> Lanes<K> {
         Arc::clone(&self.counters)
     }
 
+    /// Counts a flush of a NIC.
+    pub(super) fn count_flush(&self, rail: usize) {
+        self.counters[rail].flushes.add(1);
+    }
+
     /// Returns the ids of the lanes to a peer.
     pub(super) fn ids_of(&self, peer: usize) -> &[LaneId] {
         &self.peers[peer].lanes

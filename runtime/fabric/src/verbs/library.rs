@@ -58,7 +58,7 @@ functions! {
         wc_status_str = "ibv_wc_status_str": fn(ibv_wc_status::Type) -> *const c_char;
         alloc_pd = "ibv_alloc_pd": fn(*mut ibv_context) -> *mut ibv_pd;
         dealloc_pd = "ibv_dealloc_pd": fn(*mut ibv_pd) -> c_int;
-        reg_mr = "ibv_reg_mr": fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
+        reg_mr = "ibv_reg_mr_iova2": fn(*mut ibv_pd, *mut c_void, usize, u64, u32) -> *mut ibv_mr;
         reg_dmabuf_mr = "ibv_reg_dmabuf_mr": fn(*mut ibv_pd, u64, usize, u64, c_int, c_int) -> *mut ibv_mr;
         dereg_mr = "ibv_dereg_mr": fn(*mut ibv_mr) -> c_int;
         create_cq = "ibv_create_cq": fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;

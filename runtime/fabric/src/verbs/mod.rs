@@ -1,8 +1,9 @@
 //! Transports over libibverbs: [`rc()`] for InfiniBand and RoCE, and [`efa()`] for Amazon's EFA (feature `efa`).
 //!
 //! The libraries are opened when a transport is created, so a program that creates none needs neither. A put is one
-//! RDMA_WRITE_WITH_IMM. Its arrival is reported by the completion that the NIC writes after the bytes. No flag is
-//! ever written by another request, and no memory is registered for relaxed ordering.
+//! RDMA_WRITE_WITH_IMM. Its arrival is reported by the completion that the NIC writes after the bytes, and with the option
+//! [`flush`](Options::flush) by the completion of a read that the NIC makes afterwards. No flag is ever written by another
+//! request.
 //!
 //! A queue pair of RC is connected to one peer, and the RC queue pairs of a NIC share one receive queue. A queue pair of SRD
 //! serves all peers, so the number of SRD queue pairs of a NIC does not grow with the number of peers.
@@ -18,6 +19,7 @@
 //!
 //! ```text
 //! transport ── tables of peers, regions, rails; implements Transport  open ── which NICs, and the depth of queues
+//! flushing ── holds arrivals until a flusher has read                    │
 //! datapath ── posts writes, polls completions                           └── rail ── device, port, completion queue
 //!    lanes ── which lane a write takes                                       └── device, gid, registration,
 //!       lane ── a queue pair and its posted writes                              completion_queue, async_event
@@ -33,6 +35,8 @@ mod device;
 mod efa;
 mod efadv;
 mod errno;
+mod flusher;
+mod flushing;
 mod gid;
 mod lane;
 mod lanes;

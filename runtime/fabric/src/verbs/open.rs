@@ -39,6 +39,12 @@ pub(super) fn open_all<K: QueuePairType>(options: &Options) -> Result<Vec<Rail>,
 
 fn open<K: QueuePairType>(device: Device, options: &Options) -> Result<Rail, String> {
     let port = device.port(options.port, options.gid_index)?;
+    if options.partition_key >= port.partition_keys {
+        return Err(format!(
+            "partition_key is {}, but port {} has a table of {} partition keys; choose a smaller index",
+            options.partition_key, port.number, port.partition_keys
+        ));
+    }
     let able = K::capability(&device, &port)?;
     let depth = depth(options, K::SERVES_ALL_PEERS, &able)?;
     let device = Arc::new(device);
@@ -77,14 +83,15 @@ fn depth(
     Ok(QueueDepth { writes, receives })
 }
 
-/// Returns the number of completions that can be pending on a rail: one for each write on each queue pair, and one for each
-/// receive.
+/// Returns the number of completions that can be pending on a rail: one for each write on each queue pair, one for each
+/// receive, and one for the flush.
 fn completions(options: &Options, serves_all_peers: bool, depth: QueueDepth) -> u32 {
     let queue_pairs = u32::from(options.queue_pairs);
-    match serves_all_peers {
+    let of_peers = match serves_all_peers {
         true => queue_pairs * (depth.writes + depth.receives),
         false => u32::from(options.peers) * queue_pairs * depth.writes + depth.receives,
-    }
+    };
+    of_peers + u32::from(options.flush)
 }
 
 #[cfg(test)]

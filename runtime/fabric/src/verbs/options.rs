@@ -21,11 +21,17 @@ pub struct Options {
     /// An index in the port's GID table. `None` selects a RoCE v2 GID of the farthest reach on Ethernet, and the
     /// first GID elsewhere.
     pub gid_index: Option<u8>,
-    /// The service level of InfiniBand or the priority of Ethernet, 0 to 15. It applies to RC only.
+    /// The service level of InfiniBand, the priority of Ethernet, or the service level of EFA, 0 to 15.
     pub service_level: u8,
     /// The DSCP and ECN bits of the IP packets of RoCE v2. The network's administrator knows which value is lossless. They
     /// apply to RC only.
     pub traffic_class: u8,
+    /// An index in the port's table of partition keys. It applies to RC only.
+    pub partition_key: u16,
+    /// Whether writes of the NICs to registered memory may pass each other on PCIe.
+    pub relaxed_ordering: bool,
+    /// Whether arrivals wait until a read by the NIC has flushed their bytes to memory.
+    pub flush: bool,
     /// The number of queue pairs on each NIC: 1 to 16 for each peer with RC, 1 to 4 for all peers with SRD. With more RC queue
     /// pairs, switches spread packets over more paths.
     pub queue_pairs: u8,
@@ -60,6 +66,9 @@ impl Options {
             gid_index: None,
             service_level: 0,
             traffic_class: 0,
+            partition_key: 0,
+            relaxed_ordering: false,
+            flush: false,
             queue_pairs: 1,
             writes: 128,
             receive_queue: RECEIVE_QUEUE,

@@ -2,7 +2,7 @@
 
 use super::completion_queue::CompletionQueue;
 use super::device::Device;
-use super::errno::{last_error, result};
+use super::errno::{failure, result};
 use super::receives::post_receives;
 use ibverbs_sys::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_state, ibv_sge};
 use std::io;
@@ -63,7 +63,7 @@ impl QueuePair {
         if qp.is_null() {
             return Err(format!(
                 "cannot create a queue pair for {writes} writes: {}",
-                last_error()
+                failure()
             ));
         }
         Ok(Self {

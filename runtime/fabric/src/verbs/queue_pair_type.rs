@@ -1,9 +1,10 @@
 //! [`QueuePairType`]: the differences between RC and SRD queue pairs, and the work requests that these queue pairs take.
 
-use super::connect_info::{QueuePairInfo, RailInfo};
+use super::connect_info::{QueuePairInfo, RailInfo, RemoteAddress};
 use super::device::{Device, Port};
 use super::queue_pair::{Capability, QueuePair};
 use super::rail::{Rail, Sender};
+use ibverbs_sys::ibv_sge;
 use std::io;
 
 /// A write in the form that a queue pair takes.
@@ -20,6 +21,15 @@ pub(super) struct WorkRequest {
     pub(super) immediate: u32,
     /// Whether the CPU can read the source, because it is not in GPU memory.
     pub(super) on_host: bool,
+}
+
+/// The purpose of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Writes to peers, and writes of peers.
+    Put,
+    /// Reads of this endpoint's own memory, one at a time.
+    Flush,
 }
 
 /// A type of queue pair: RC or SRD.
@@ -39,9 +49,9 @@ pub(super) trait QueuePairType: Send + Sized {
     /// Returns the capability of the type on a port of the device, or the feature that the device lacks.
     fn capability(device: &Device, port: &Port) -> Result<Capability, String>;
 
-    /// Creates a queue pair, and posts its receives unless it uses the receives of the rail. Peers need `nonce` in addition to
-    /// the queue pair's number.
-    fn new(rail: &Rail, nonce: u32) -> Result<Self, String>;
+    /// Creates a queue pair, and posts the receives of a queue pair for puts unless it uses the receives of the rail. Peers need
+    /// `nonce` in addition to the queue pair's number.
+    fn new(rail: &Rail, nonce: u32, purpose: Purpose) -> Result<Self, String>;
 
     /// Returns the queue pair that underlies every type.
     fn pair(&self) -> &QueuePair;
@@ -61,6 +71,9 @@ pub(super) trait QueuePairType: Send + Sized {
 
     /// Posts all of `requests` in order.
     fn post(&mut self, requests: &[WorkRequest]) -> io::Result<()>;
+
+    /// Posts a read of memory at the other end, which is peer 0. The queue pair was created for flushes.
+    fn read(&mut self, to: ibv_sge, from: RemoteAddress) -> io::Result<()>;
 
     /// Posts `count` receives to the receive queue for arrivals at this queue pair.
     fn receive(&self, rail: &Rail, count: u32) -> io::Result<()>;

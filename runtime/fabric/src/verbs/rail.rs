@@ -1,12 +1,12 @@
 //! [`Rail`]: an open NIC of an endpoint with its port, its completion queue, its receives and its scratch memory.
 
 use super::completion_queue::CompletionQueue;
-use super::connect_info::RemoteAddress;
+use super::connect_info::{QueuePairInfo, RailInfo, RemoteAddress};
 use super::device::{Device, Port};
 use super::options::Options;
 use super::queue_pair::{Capability, QueueDepth};
 use super::receives::SharedReceiveQueue;
-use super::registration::Registration;
+use super::registration::{Access, Registration};
 use crate::error::FabricError;
 use crate::transport::{MemoryKind, MemoryRange};
 use ibverbs_sys::ibv_sge;
@@ -46,6 +46,7 @@ pub(super) struct Rail {
     pub(super) down_since: Option<Instant>,
     pub(super) service_level: u8,
     pub(super) traffic_class: u8,
+    pub(super) partition_key: u16,
     /// The time for which requests to a peer that does not answer are repeated.
     pub(super) peer_timeout: Duration,
     pub(super) write_bytes: u32,
@@ -75,7 +76,7 @@ impl Rail {
         };
         Ok(Self {
             queue: Arc::new(CompletionQueue::new(&device, completions)?),
-            scratch: Registration::new(&device, &memory)?,
+            scratch: Registration::new(&device, &memory, Access::default())?,
             scratch_memory,
             depth,
             receives,
@@ -84,6 +85,7 @@ impl Rail {
             down_since: None,
             service_level: options.service_level,
             traffic_class: options.traffic_class,
+            partition_key: options.partition_key,
             peer_timeout: options.peer_timeout,
             write_bytes: able.write_bytes,
             port,
@@ -111,6 +113,18 @@ impl Rail {
                 (now - since).as_millis()
             ),
         })
+    }
+
+    /// Returns the connection info of the rail with the given queue pairs.
+    pub(super) fn info(&self, queue_pairs: Vec<QueuePairInfo>) -> RailInfo {
+        RailInfo {
+            link: self.port.link as u8,
+            mtu: self.port.mtu,
+            lid: self.port.lid,
+            gid: self.port.gid,
+            scratch: self.scratch(),
+            queue_pairs,
+        }
     }
 
     /// Returns the target for the peers' writes of 0 bytes.

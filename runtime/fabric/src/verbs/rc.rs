@@ -1,11 +1,11 @@
 //! [`ReliableConnection`]: RC, the reliable connection of InfiniBand and RoCE. Requests of a queue pair are ordered.
 
-use super::connect_info::{QueuePairInfo, RailInfo};
+use super::connect_info::{QueuePairInfo, RailInfo, RemoteAddress};
 use super::device::{Device, Port};
 use super::errno::result;
 use super::gid::LinkLayer;
 use super::queue_pair::{Capability, QueueDepth, QueuePair, capabilities};
-use super::queue_pair_type::{QueuePairType, WorkRequest};
+use super::queue_pair_type::{Purpose, QueuePairType, WorkRequest};
 use super::rail::{Rail, Sender};
 use super::receives::SharedReceiveQueue;
 use ibverbs_sys::{
@@ -74,10 +74,14 @@ impl QueuePairType for ReliableConnection {
         })
     }
 
-    fn new(rail: &Rail, nonce: u32) -> Result<Self, String> {
+    fn new(rail: &Rail, nonce: u32, purpose: Purpose) -> Result<Self, String> {
+        // Peers cannot read: only the queue pair for flushes, which no peer reaches, allows reads.
+        let (writes, access) = match purpose {
+            Purpose::Put => (rail.depth.writes, ibv_access_flags::IBV_ACCESS_REMOTE_WRITE),
+            Purpose::Flush => (1, ibv_access_flags::IBV_ACCESS_REMOTE_READ),
+        };
         let receives = rail.receives.as_ref();
         let receives = Arc::clone(receives.ok_or("the NIC has no shared receive queue")?);
-        let writes = rail.depth.writes;
         let mut attributes = ibv_qp_init_attr {
             send_cq: rail.queue.cq,
             recv_cq: rail.queue.cq,
@@ -95,8 +99,9 @@ impl QueuePairType for ReliableConnection {
         pair.modify(
             ibv_qp_state::IBV_QPS_INIT,
             ibv_qp_attr {
+                pkey_index: rail.partition_key,
                 port_num: rail.port.number,
-                qp_access_flags: ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0,
+                qp_access_flags: access.0,
                 ..ibv_qp_attr::default()
             },
             &[
@@ -183,6 +188,30 @@ impl QueuePairType for ReliableConnection {
         };
         // One completion acknowledges all requests, because the queue is ordered.
         last.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+        self.post_requests()
+    }
+
+    fn read(&mut self, to: ibv_sge, from: RemoteAddress) -> io::Result<()> {
+        let mut request = ibv_send_wr {
+            opcode: ibv_wr_opcode::IBV_WR_RDMA_READ,
+            send_flags: ibv_send_flags::IBV_SEND_SIGNALED.0,
+            ..ibv_send_wr::default()
+        };
+        request.wr.rdma.remote_addr = from.address;
+        request.wr.rdma.rkey = from.key;
+        self.sges = vec![to];
+        self.requests = vec![request];
+        self.post_requests()
+    }
+
+    fn receive(&self, _: &Rail, count: u32) -> io::Result<()> {
+        self.receives.post(count)
+    }
+}
+
+impl ReliableConnection {
+    /// Posts the chain of `requests`, each with its element of `sges`.
+    fn post_requests(&mut self) -> io::Result<()> {
         let mut next = ptr::null_mut();
         for (request, sge) in self.requests.iter_mut().zip(&mut self.sges).rev() {
             request.next = next;
@@ -199,10 +228,6 @@ impl QueuePairType for ReliableConnection {
                 .ok_or(io::ErrorKind::Unsupported)?;
             post(self.pair.qp, next, &raw mut refused)
         })
-    }
-
-    fn receive(&self, _: &Rail, count: u32) -> io::Result<()> {
-        self.receives.post(count)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Posting of receives, to a queue pair or to a [`SharedReceiveQueue`].
 
 use super::device::Device;
-use super::errno::{last_error, result};
+use super::errno::{failure, result};
 use ibverbs_sys::{ibv_recv_wr, ibv_sge, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 use std::ffi::c_int;
 use std::io;
@@ -91,7 +91,7 @@ impl SharedReceiveQueue {
         if srq.is_null() {
             return Err(format!(
                 "cannot create a shared receive queue for {receives} receives: {}",
-                last_error()
+                failure()
             ));
         }
         let new = Self {

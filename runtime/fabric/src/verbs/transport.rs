@@ -2,6 +2,7 @@
 //! implementation of [`Transport`].
 
 use super::connect_info::{ConnectInfo, QueuePairInfo, RailInfo, RemoteAddress};
+use super::flusher::Flusher;
 use super::lane::Lane;
 use super::lanes::Lanes;
 use super::open::open_all;
@@ -9,7 +10,7 @@ use super::options::Options;
 use super::queue_pair_type::QueuePairType;
 use super::rail::Rail;
 use super::region_info::RegionInfo;
-use super::registration::Registration;
+use super::registration::{Access, Registration};
 use crate::error::FabricError;
 use crate::peer_id::PeerId;
 use crate::stats::RailCounters;
@@ -28,11 +29,13 @@ const COMPLETIONS: usize = 64;
 /// A transport over queue pairs of one type. Its fields are dropped in order, queue pairs before memory.
 pub(super) struct VerbsTransport<K> {
     pub(super) lanes: Lanes<K>,
+    /// The flusher of each rail, if arrivals wait for flushes.
+    pub(super) flushers: Vec<Flusher<K>>,
     pub(super) peers: Vec<RemoteMemory>,
     pub(super) regions: Vec<LocalRegion>,
     pub(super) rails: Vec<Rail>,
     pub(super) options: Options,
-    /// Losses that `post` found and that the next `poll` reports.
+    /// Losses that a later `poll` reports: losses that `post` found, and losses while arrivals wait for a flush.
     pub(super) lost: Vec<Event>,
     pub(super) completions: Vec<ibv_wc>,
     pub(super) next_event_check: Instant,
@@ -60,12 +63,14 @@ impl<K: QueuePairType> VerbsTransport<K> {
     pub(super) fn new(options: Options) -> Result<Self, FabricError> {
         options.check(K::MAX_QUEUE_PAIRS)?;
         let rails = open_all::<K>(&options)?;
+        let flushers = flushers(&rails, &options)?;
         let writes_per_peer = writes_per_peer(&options, rails.len());
         let salt = random(0) as usize;
         let counters = RailCounters::of(rails.iter().map(|rail| rail.device.name.clone()));
         Ok(Self {
             lanes: Lanes::new(options.peers, counters, writes_per_peer, salt),
             peers: vec![RemoteMemory::default(); options.peers.into()],
+            flushers,
             regions: Vec::new(),
             rails,
             options,
@@ -104,22 +109,13 @@ impl<K: QueuePairType> VerbsTransport<K> {
 
     /// Returns the connection info of one rail.
     fn rail_info(&self, index: usize, peer: PeerId) -> RailInfo {
-        let rail = &self.rails[index];
         let lanes = self.lanes.of(peer.0.into());
         let lanes = lanes.filter(|lane| lane.rail == index);
-        RailInfo {
-            link: rail.port.link as u8,
-            mtu: rail.port.mtu,
-            lid: rail.port.lid,
-            gid: rail.port.gid,
-            scratch: rail.scratch(),
-            queue_pairs: lanes
-                .map(|lane| QueuePairInfo {
-                    number: lane.pair.pair().number(),
-                    nonce: lane.nonce,
-                })
-                .collect(),
-        }
+        let queue_pairs = lanes.map(|lane| QueuePairInfo {
+            number: lane.pair.pair().number(),
+            nonce: lane.nonce,
+        });
+        self.rails[index].info(queue_pairs.collect())
     }
 
     /// Decodes connection info and compares it with the parameters of this endpoint.
@@ -218,6 +214,22 @@ fn writes_per_peer(options: &Options, rails: usize) -> u32 {
     options.writes * rails as u32 * u32::from(options.queue_pairs)
 }
 
+/// Creates the flusher of each rail if arrivals wait for flushes.
+fn flushers<K: QueuePairType>(
+    rails: &[Rail],
+    options: &Options,
+) -> Result<Vec<Flusher<K>>, FabricError> {
+    if !options.flush {
+        return Ok(Vec::new());
+    }
+    let flusher = |(number, rail): (u16, &Rail)| {
+        Flusher::new(rail, random(number)).map_err(|error| FabricError::Nic {
+            reason: format!("{}: {error}", rail.device.name),
+        })
+    };
+    (0..).zip(rails).map(flusher).collect()
+}
+
 /// Returns 32 random bits from a randomly keyed hash, which is the standard library's source of random numbers.
 fn random(number: u16) -> u32 {
     RandomState::new().hash_one(number) as u32
@@ -254,10 +266,14 @@ impl<K: QueuePairType> Transport for VerbsTransport<K> {
                 "the limit of {MAX_REGIONS} regions is reached"
             )));
         }
+        let access = Access {
+            flush: self.options.flush,
+            relaxed_ordering: self.options.relaxed_ordering,
+        };
         let registrations = self
             .rails
             .iter()
-            .map(|rail| Registration::new(&rail.device, &memory));
+            .map(|rail| Registration::new(&rail.device, &memory, access));
         let registrations = registrations.collect::<Result<_, _>>().map_err(refused)?;
         self.regions.push(LocalRegion {
             memory,
@@ -337,6 +353,7 @@ impl<K: QueuePairType> Transport for VerbsTransport<K> {
     }
 
     fn poll(&mut self, events: &mut Vec<Event>) -> Result<(), FabricError> {
+        let first = events.len();
         events.append(&mut self.lost);
         for rail in 0..self.rails.len() {
             self.drain(rail, events)
@@ -348,6 +365,8 @@ impl<K: QueuePairType> Transport for VerbsTransport<K> {
         if Instant::now() >= self.next_event_check {
             self.check_async_events(events)?;
         }
+        self.start_flushes()?;
+        self.hold_losses(events, first);
         Ok(())
     }
 }

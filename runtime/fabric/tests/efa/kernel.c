@@ -5,7 +5,7 @@
 // These are the sizes and values that src/verbs/efadv.rs declares.
 _Static_assert(sizeof(struct efadv_device_attr) == 32 && sizeof(struct efadv_qp_init_attr) == 16, "sizes");
 _Static_assert(offsetof(struct efadv_device_attr, device_caps) == 24 && offsetof(struct efadv_qp_init_attr, flags) == 12, "offsets");
-_Static_assert(EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE == 1 << 3 && EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV == 1 << 4, "values");
+_Static_assert(EFADV_DEVICE_ATTR_CAPS_RDMA_READ == 1 << 0 && EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE == 1 << 3 && EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV == 1 << 4, "values");
 _Static_assert(sizeof(struct efadv_ah_attr) == 16 && offsetof(struct efadv_ah_attr, ahn) == 8, "address handles");
 _Static_assert(EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV == 1 && EFADV_QP_DRIVER_TYPE_SRD == 0, "values");
 
@@ -52,7 +52,7 @@ static int query_device(int device, struct ib_uverbs_query_device_resp *base) {
 
 static int query_device_ex(int device, struct ib_uverbs_ex_query_device_resp *answer, size_t bytes, void *own, size_t own_bytes) {
     struct efa_ibv_ex_query_device_resp caps = { .max_sq_wr = 2048, .max_rq_wr = 4096, .max_sq_sge = 2, .max_rq_sge = 1, .max_rdma_size = 1 << 30 };
-    caps.device_caps = EFA_QUERY_DEVICE_CAPS_RNR_RETRY | (device < 6 ? EFA_QUERY_DEVICE_CAPS_RDMA_WRITE : 0) |
+    caps.device_caps = EFA_QUERY_DEVICE_CAPS_RDMA_READ | EFA_QUERY_DEVICE_CAPS_RNR_RETRY | (device < 6 ? EFA_QUERY_DEVICE_CAPS_RDMA_WRITE : 0) |
                        (device < 4 ? EFA_QUERY_DEVICE_CAPS_UNSOLICITED_WRITE_RECV : 0);
     memset(answer, 0, bytes);
     query_device(device, &answer->base);

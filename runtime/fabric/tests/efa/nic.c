@@ -115,9 +115,10 @@ static int carry_out(struct request *request, uint64_t time) {
     struct queue_pair *to = destination(meta);
     uint32_t bytes = rdma->remote_mem.length;
     char *source = translate(local->lkey, address_in(local->buf_addr_lo, local->buf_addr_hi), bytes, 0);
+    int kind = FIELD(meta->ctrl1, EFA_IO_TX_META_DESC_OP_TYPE_MASK), reads = kind == EFA_IO_RDMA_READ;
     char *target = translate(rdma->remote_mem.rkey, address_in(rdma->remote_mem.buf_addr_lo, rdma->remote_mem.buf_addr_hi),
-                             bytes, IBV_ACCESS_REMOTE_WRITE);
-    if (FIELD(meta->ctrl1, EFA_IO_TX_META_DESC_OP_TYPE_MASK) != EFA_IO_RDMA_WRITE || !(meta->ctrl1 & EFA_IO_TX_META_DESC_HAS_IMM_MASK)) {
+                             bytes, reads ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE);
+    if (!reads && (kind != EFA_IO_RDMA_WRITE || !(meta->ctrl1 & EFA_IO_TX_META_DESC_HAS_IMM_MASK))) {
         status = EFA_IO_COMP_STATUS_LOCAL_ERROR_UNSUPPORTED_OP;
     } else if (!to) {
         if (time - request->born < UNRESPONSIVE_NS)
@@ -127,6 +128,8 @@ static int carry_out(struct request *request, uint64_t time) {
         status = EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_LKEY;
     } else if (!target) {
         status = EFA_IO_COMP_STATUS_REMOTE_ERROR_BAD_ADDRESS;
+    } else if (reads) {
+        copy(rdma, source, target);
     } else {
         copy(rdma, target, source);
         if (!arrive(to, request)) {
@@ -138,7 +141,7 @@ static int carry_out(struct request *request, uint64_t time) {
     struct efa_io_rx_cdesc_ex entry = { 0 };
     entry.base.common.req_id = meta->req_id, entry.base.common.status = status, entry.base.common.qp_num = from->number;
     entry.base.common.flags = IN_FIELD(EFA_IO_SEND_QUEUE, EFA_IO_CDESC_COMMON_Q_TYPE_MASK) |
-                              IN_FIELD(EFA_IO_RDMA_WRITE, EFA_IO_CDESC_COMMON_OP_TYPE_MASK);
+                              IN_FIELD(kind, EFA_IO_CDESC_COMMON_OP_TYPE_MASK);
     complete(from->send_cq, 0, entry);
     return 1;
 }

@@ -2,6 +2,8 @@
 //!
 //! One thread drives all endpoints, so a check sees the state of all endpoints at one time.
 
+pub mod flushes;
+
 use mkernel_fabric::testing::conformance::run_all;
 use mkernel_fabric::testing::{
     Buffer, Subject, pattern, peer_connect_infos, peer_id, share_region,

@@ -3,13 +3,12 @@
 use super::address::{addresses, look_up_error};
 use super::handshake::{Challenge, Hello, Transcript};
 use super::job::{HANDSHAKE_TIMEOUT, Job, STEP};
+use crate::bootstrap::connection_error::ConnectionError;
 use crate::bootstrap::failure::{StepFailure, printable};
 use crate::bootstrap::files::{is_exhausted, os};
 use crate::bootstrap::limits::POLL;
 use crate::bootstrap::tcp::TcpGroup;
-use crate::bootstrap::wire::{
-    Connection, ConnectionError, Frame, FrameKind, UNVERIFIED_BYTES, root_bytes,
-};
+use crate::bootstrap::wire::{Connection, Frame, FrameKind, UNVERIFIED_BYTES, root_bytes};
 use crate::error::{Error, Peer, ProtocolFault, RendezvousError};
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};

@@ -37,8 +37,9 @@ pub fn rank_that_forks(ranks: Collective) -> String {
     ranks
         .barrier("first", TIMEOUT)
         .expect("rank 0 still counts this rank");
+    let heartbeats = ranks.heartbeats();
     let health = Arc::new(Health::new(ranks, &[], Ancestors::default()));
-    let mut watchdog = Some(Watchdog::start(&health));
+    let mut watchdog = Some(Watchdog::start(&health, heartbeats));
     let second = in_fork(|| drop(watchdog.take()));
     let mut ranks = health.ranks();
     ranks

@@ -116,7 +116,7 @@ fn a_process_that_dies_ends_its_group_and_the_groups_without_it() {
     assert!(!dies.wait().expect("it ended").success());
     let lost = |rank| {
         format!(
-            "rank {rank} is lost: its process has ended, or its network has failed; the output of that rank has the cause"
+            "rank {rank} is lost: its process has ended or is stopped, or its network has failed; the output of that rank has the cause"
         )
     };
     let without = format!(

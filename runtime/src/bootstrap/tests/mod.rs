@@ -1,5 +1,6 @@
 //! Tests with processes and threads that connect over TCP, without and with failures.
 
+mod beats;
 mod failures;
 mod forks;
 mod groups;

@@ -68,7 +68,7 @@ fn strangers_are_refused_with_a_reason_and_the_ranks_still_meet() {
     };
     let strangers: Vec<(Vec<u8>, &str)> = vec![
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "does not speak"),
-        (versioned, "version 4"),
+        (versioned, "speaks version 5"),
         (huge, "at most 1024"),
         (kind(FrameKind::Contribution).encode(), "malformed"),
         (kind(FrameKind::Proof).encode(), "malformed"),

@@ -1,10 +1,12 @@
 //! Tests of the lanes over queue pairs without a device.
 
 use super::*;
-use crate::verbs::connect_info::{QueuePairInfo, RailInfo};
+use crate::verbs::connect_info::{QueuePairInfo, RailInfo, RemoteAddress};
 use crate::verbs::device::{Device, Port};
 use crate::verbs::queue_pair::{Capability, QueuePair};
+use crate::verbs::queue_pair_type::Purpose;
 use crate::verbs::rail::{Rail, Sender};
+use ibverbs_sys::ibv_sge;
 
 /// A queue pair without a device that counts the requests posted on it.
 #[derive(Default)]
@@ -22,7 +24,7 @@ impl QueuePairType for Counting {
     fn capability(_: &Device, _: &Port) -> Result<Capability, String> {
         Err("it has no device".into())
     }
-    fn new(_: &Rail, _: u32) -> Result<Self, String> {
+    fn new(_: &Rail, _: u32, _: Purpose) -> Result<Self, String> {
         Err("it has no device".into())
     }
     fn pair(&self) -> &QueuePair {
@@ -43,6 +45,9 @@ impl QueuePairType for Counting {
     fn post(&mut self, requests: &[WorkRequest]) -> io::Result<()> {
         self.posts.push(requests.len());
         Ok(())
+    }
+    fn read(&mut self, _: ibv_sge, _: RemoteAddress) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
     fn receive(&self, _: &Rail, _: u32) -> io::Result<()> {
         Ok(())
