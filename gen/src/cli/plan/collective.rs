@@ -28,7 +28,7 @@ fn sections(op_plan: &CollectivePlan, topology: Topology) -> Vec<(&'static str, 
         ("norm", vec![warps])
     });
     let exchange = match op_plan.shares_magnitudes() {
-        true => "; the warps of a row send each other greatest magnitudes",
+        true => "; with the squares, the warps of a row send each other greatest magnitudes",
         false => "",
     };
     let epilogue = op_plan.config.epilogue;

@@ -1,7 +1,7 @@
 // Norm of rows that warps hold in registers. The warps of a row are anywhere on the GPU. Each warp sends its sum of
 // squares, or its sums of blocks, to all warps of the row in packets of this rank's own workspace, so that no fence and
-// no barrier is between the sums and the result. If all elements of a row share a scale, a warp also sends the greatest
-// magnitude of its part of the row.
+// no barrier is between the sums and the result. If all elements of a row share a scale, a packet also has the greatest
+// |z * weight| of the warp's part of the row.
 #pragma once
 #include <mk/collective/quantised_norm.cuh>
 #include <mk/comm/ll.cuh>
@@ -17,11 +17,9 @@ concept LlNormConfig = ShardConfig<Config> && NormalisesRows<Config> && requires
 
 template <class Workspace>
 concept SquaresWorkspace = requires(u32 parity, u32 row, u32 part) {
-  Workspace::squares(parity, row, part);  // a packet with a part of the sum of squares of a row: of a warp, or of a block
-};
-template <class Workspace>
-concept MagnitudesWorkspace = requires(u32 parity, u32 row, u32 part) {
-  Workspace::magnitudes(parity, row, part);  // a packet with the greatest magnitude of a warp's part of a row
+  // A packet with a part of the sum of squares of a row, and with the greatest |z * weight| of the part, or 0. A part
+  // belongs to a warp, or is a block.
+  Workspace::squares(parity, row, part);
 };
 
 // Only kernels that normalise instantiate the functions.
@@ -84,7 +82,7 @@ struct LlNorm {
     for (u32 v = 0; v < kLaneVecs; ++v) {
       if (vec_of(part, v) < Config::kRowVecs) weights[v] = Norm::weight(args, vec_of(part, v));
     }
-    float squares = 0.0f;
+    Sums sums;
 #pragma unroll
     for (u32 batch = 0; batch < kLaneVecs; batch += kLoads) {
       decltype(load(0u)) loaded[kLoads];
@@ -96,44 +94,43 @@ struct LlNorm {
       for (u32 v = batch; v < kLaneVecs && v < batch + kLoads; ++v) {
         if (vec_of(part, v) >= Config::kRowVecs) continue;
         vecs[v] = z(first + vec_of(part, v), loaded[v - batch]);
-        if constexpr (!BatchInvariant<Config>) squares += Norm::squares(vecs[v]);
+        if constexpr (!BatchInvariant<Config>) sums.squares += Norm::squares(vecs[v]);
+        if constexpr (kSharesScale<Config>) sums.greatest = Norm::greater(sums.greatest, vecs[v], weights[v]);
       }
     }
     __syncwarp();
     if constexpr (BatchInvariant<Config>) {
-      squares = sum_of_blocks(ctx, row, part, vecs);
+      sums = sums_of_blocks(ctx, row, part, vecs, sums.greatest);
     } else {
-      squares = warp_sum(squares);
+      sums = sums.of_warp();
       if constexpr (Config::kRowWarps > 1) {
-        send<Squares>(ctx, row, part, squares);
-        squares = sum_of_row<Config::kRowWarps>(ctx, row);
+        send(ctx, row, part, sums);
+        sums = sums_of_row<Config::kRowWarps>(ctx, row);
       }
     }
-    const float scale = Norm::scale(squares);
+    const float scale = Norm::scale(sums.squares);
 #pragma unroll
     for (u32 v = 0; v < kLaneVecs; ++v) {
       if (vec_of(part, v) >= Config::kRowVecs) continue;
       if constexpr (QuantisesRows<Config>) vecs[v] = Norm::scaled(vecs[v], scale, weights[v]);
       else store_vec16(Tensors<Config, Args>::output(args).at(first + vec_of(part, v)), Norm::scaled(vecs[v], scale, weights[v]));
     }
-    if constexpr (QuantisesRows<Config>) quantise(args, ctx, row, part, vecs);
+    if constexpr (QuantisesRows<Config>) quantise(args, row, part, vecs, Quantised::of_row(sums.greatest, scale));
   }
 
-  // A warp that has the vectors `y` of a normalised row: stores the vectors as elements of e4m3.
-  static MK_DEVICE void quantise(const Args& args, const RankContext& ctx, u32 row, u32 part, const Vec16 (&y)[Config::kLaneVecs]) {
-    constexpr u32 kScales = Quantised::kOfRows ? 1 : Config::kLaneVecs;  // of this lane's vectors
+  // A warp that has the vectors `y` of a normalised row: stores the vectors as elements of e4m3. `least` is the greatest magnitude of
+  // the row if all its elements share a scale.
+  static MK_DEVICE void quantise(const Args& args, u32 row, u32 part, const Vec16 (&y)[Config::kLaneVecs], float least) {
+    constexpr u32 kScales = kSharesScale<Config> ? 1 : Config::kLaneVecs;  // of this lane's vectors
     float greatest[kScales];
 #pragma unroll
-    for (float& of_scale : greatest) of_scale = Quantise::kLeast;
+    for (float& of_scale : greatest) of_scale = least;
+    if constexpr (!kSharesScale<Config>) {
 #pragma unroll
-    for (u32 v = 0; v < Config::kLaneVecs; ++v) {
-      float& of_scale = greatest[v % kScales];
-      if (vec_of(part, v) < Config::kRowVecs) of_scale = Quantised::greater(of_scale, y[v]);
-    }
-    Quantised::of_lanes(greatest);
-    if constexpr (Quantised::kOfRows && Config::kRowWarps > 1) {
-      send<Magnitudes>(ctx, row, part, greatest[0]);
-      wait_greatest(ctx, row, greatest);
+      for (u32 v = 0; v < Config::kLaneVecs; ++v) {
+        if (vec_of(part, v) < Config::kRowVecs) greatest[v] = Quantised::greater(greatest[v], y[v]);
+      }
+      Quantised::of_lanes(greatest);
     }
 #pragma unroll
     for (u32 v = 0; v < Config::kLaneVecs; ++v) {
@@ -142,65 +139,61 @@ struct LlNorm {
     }
   }
 
-  // A warp that has the vectors `vecs` of a row: the sum of squares of the whole row, as the sum of its blocks.
-  static MK_DEVICE float sum_of_blocks(const RankContext& ctx, u32 row, u32 part, const Vec16 (&vecs)[Config::kLaneVecs]) {
+  // What the scale of the norm needs of a part of a row, and the greatest |z * weight| where the row has one scale.
+  struct Sums {
+    float squares = 0.0f, greatest = 0.0f;
+
+    // All lanes: of the parts of all lanes, in all lanes.
+    MK_DEVICE Sums of_warp() const {
+      Sums all{warp_sum(squares), greatest};
+      if constexpr (kSharesScale<Config>) all.greatest = warp_max(greatest);
+      return all;
+    }
+  };
+
+  // A warp that has the vectors `vecs` of a row: the sums of the whole row, whose squares are the sum of its blocks.
+  static MK_DEVICE Sums sums_of_blocks(const RankContext& ctx, u32 row, u32 part, const Vec16 (&vecs)[Config::kLaneVecs], float greatest) {
     using Blocks = RowSquares<Config>;
     Blocks own;
+    if constexpr (kSharesScale<Config>) greatest = warp_max(greatest);
 #pragma unroll
     for (u32 v = 0; v < Config::kLaneVecs; ++v) {
       const u32 block = part * Config::kLaneVecs + v;
       const float squares = vec_of(part, v) < Config::kRowVecs ? Norm::squares(vecs[v]) : 0.0f;
       if constexpr (Config::kRowWarps == 1) own.add(block, squares);
-      else if (block < Blocks::kBlocks) send<Squares>(ctx, row, block, warp_sum(squares));
+      else if (block < Blocks::kBlocks) send(ctx, row, block, {warp_sum(squares), greatest});
     }
-    if constexpr (Config::kRowWarps == 1) return own.of_row();
-    else return sum_of_row<Blocks::kBlocks>(ctx, row);
+    if constexpr (Config::kRowWarps == 1) return {own.of_row(), greatest};
+    else return sums_of_row<Blocks::kBlocks>(ctx, row);
   }
 
-  // The packets that the warps of a row send each other.
-  struct Squares {
-    static MK_DEVICE Symmetric<u8> at(const RankContext& ctx, u32 row, u32 part) {
-      static_assert(SquaresWorkspace<Workspace>);
-      return Workspace::squares(ctx.parity(), row, part);
-    }
-  };
-  struct Magnitudes {
-    static MK_DEVICE Symmetric<u8> at(const RankContext& ctx, u32 row, u32 part) {
-      static_assert(MagnitudesWorkspace<Workspace>);
-      return Workspace::magnitudes(ctx.parity(), row, part);
-    }
-  };
-
-  // A warp: sends a number of a part of a row to all warps of the row.
-  template <class Packets>
-  static MK_DEVICE void send(const RankContext& ctx, u32 row, u32 part, float number) {
-    if (lane_index() == 0) comm::store_ll(ctx.local_ptr(Packets::at(ctx, row, part)), as_bits(number), 0, ctx.mark());
+  // A warp: sends the sums of a part of a row to all warps of the row.
+  static MK_DEVICE void send(const RankContext& ctx, u32 row, u32 part, const Sums& sums) {
+    static_assert(SquaresWorkspace<Workspace>);
+    u8* const slot = ctx.local_ptr(Workspace::squares(ctx.parity(), row, part));
+    if (lane_index() == 0) comm::store_ll(slot, as_bits(sums.squares), as_bits(sums.greatest), ctx.mark());
   }
 
-  // A warp: adds the parts of the sum of squares of a row, in one order in all warps, on all ranks and in every call.
+  // A warp: adds the sums of the parts of a row, in one order in all warps, on all ranks and in every call.
   template <u32 kParts>
-  static MK_DEVICE float sum_of_row(const RankContext& ctx, u32 row) {
-    float sum = 0.0f;
-    for (u32 part = lane_index(); part < kParts; part += kWarp) sum += wait<Squares>(ctx, row, part);
+  static MK_DEVICE Sums sums_of_row(const RankContext& ctx, u32 row) {
+    Sums of_row;
+    for (u32 part = lane_index(); part < kParts; part += kWarp) {
+      const Sums sums = wait(ctx, row, part);
+      of_row.squares += sums.squares;
+      if constexpr (kSharesScale<Config>) of_row.greatest = max(of_row.greatest, sums.greatest);
+    }
     __syncwarp();
-    return warp_sum(sum);
+    return of_row.of_warp();
   }
 
-  // A warp: waits for the greatest magnitude of a row.
-  static MK_DEVICE void wait_greatest(const RankContext& ctx, u32 row, float (&greatest)[1]) {
-    for (u32 part = lane_index(); part < Config::kRowWarps; part += kWarp) greatest[0] = max(greatest[0], wait<Magnitudes>(ctx, row, part));
-    __syncwarp();
-    Quantised::of_lanes(greatest);
-  }
-
-  template <class Packets>
-  static MK_DEVICE float wait(const RankContext& ctx, u32 row, u32 part) {
-    const u8* slot = ctx.local_ptr(Packets::at(ctx, row, part));
+  static MK_DEVICE Sums wait(const RankContext& ctx, u32 row, u32 part) {
+    const u8* slot = ctx.local_ptr(Workspace::squares(ctx.parity(), row, part));
     Deadline deadline(ctx);
     for (;;) {
       const comm::LlPacket packet = comm::load_ll(slot);
-      if (packet.has_arrived(ctx.mark())) return as_float(packet.first());
-      if (deadline.expired(ctx, WaitSite{kReduce, kPartial, ctx.rank, row, ctx.mark()}, packet.words.y)) return 0.0f;
+      if (packet.has_arrived(ctx.mark())) return {as_float(packet.first()), as_float(packet.second())};
+      if (deadline.expired(ctx, WaitSite{kReduce, kPartial, ctx.rank, row, ctx.mark()}, packet.words.y)) return {};
     }
   }
 };

@@ -1,5 +1,5 @@
 // RMSNorm of the rows of a sum: z = sum + bias + residual, rounded to the type of the elements, is the new residual, and the
-// result is z / sqrt(mean of squares of z + eps) * weight.
+// result is z * weight / sqrt(mean of squares of z + eps).
 //
 // The norm is taken of the rounded z, as a kernel behind the all-reduce would read it. The result therefore depends
 // only on the new residual, and threads may keep the new residual in registers or load it again from memory.
@@ -53,6 +53,10 @@ struct RowNorm {
   // The sum of squares of a vector, and the scale of a row: see RmsNorm.
   static MK_DEVICE float squares(const Vec16& vec) { return Rms::squares(vec); }
   static MK_DEVICE float scale(float squares) { return Rms::scale(squares, Config::kRowVecs); }
+
+  // See RmsNorm.
+  static MK_DEVICE float greater(float greatest, const Vec16& vec, const Vec16& weight) { return Rms::greater(greatest, vec, weight); }
+  static MK_DEVICE float magnitude(float product, float scale) { return Rms::magnitude(product, scale); }
   static MK_DEVICE Vec16 scaled(const Vec16& vec, float scale, const Vec16& weight) {
     return Rms::scaled(vec, scale, weight);
   }

@@ -14,6 +14,12 @@ concept QuantisesRows = NormalisesRows<Config> && requires {
   Config::kScaleVecs;  // vectors of a row that share a scale: a power of two, at most a vector for each lane, or all vectors
 };
 
+// Whether all elements of a row of Y share a scale.
+template <class Config>
+constexpr bool kSharesScale = false;
+template <QuantisesRows Config>
+constexpr bool kSharesScale<Config> = Config::kScaleVecs >= Config::kRowVecs;
+
 // Args: the scales of Y and, with scales of blocks, the distance of their rows, y_scales_row_bytes.
 template <class Args>
 concept QuantisedArgs = NormArgs<Args> && requires(const Args& args) { args.y_scales; };
@@ -23,8 +29,10 @@ template <ShardConfig Config, class Args>
 struct QuantisedNorm {
   using Elements = VecSum<typename Config::Element>;
 
-  // Whether all vectors of a row share a scale.
-  static constexpr bool kOfRows = Config::kScaleVecs >= Config::kRowVecs;
+  // The greatest magnitude of a normalised row, from the greatest |z * weight| and the scale of the norm.
+  static MK_DEVICE float of_row(float product, float scale) {
+    return Quantise::greater(Quantise::kLeast, RowNorm<Config, Args>::magnitude(product, scale));
+  }
 
   // The greater of `greatest` and the magnitudes of a vector of a row.
   static MK_DEVICE float greater(float greatest, const Vec16& y) {
@@ -34,12 +42,12 @@ struct QuantisedNorm {
     return greatest;
   }
 
-  // A converged warp: each magnitude becomes the greatest one of the lanes that share a scale. Exchanges of several magnitudes overlap.
+  // A converged warp: each magnitude becomes the greatest one of the lanes that share the scale of a block. Exchanges of several
+  // magnitudes overlap.
   template <u32 kCount>
   static MK_DEVICE void of_lanes(float (&greatest)[kCount]) {
-    constexpr u32 kLanes = kOfRows ? kWarp : Config::kScaleVecs;
 #pragma unroll
-    for (u32 mask = 1; mask < kLanes; mask *= 2) {
+    for (u32 mask = 1; mask < Config::kScaleVecs; mask *= 2) {
 #pragma unroll
       for (float& own : greatest) own = max(own, exchange(own, mask));
     }

@@ -143,6 +143,7 @@ struct Simple {
       const auto kept = Norm::residual_out(args);
       u32 owner = Ranks::kWorld, chunk = 0;  // the chunk for whose flag this lane waited last
       RowSquares<Config> squares;
+      float greatest = 0.0f;  // |z * weight| of this lane's part of the row, if the row has one scale
       // Where lanes add up blocks together, they leave the loop together.
       const u32 begin = squares.kInBlocks ? 0 : lane_index(), lane = squares.kInBlocks ? lane_index() : 0;
 #pragma unroll 1
@@ -164,6 +165,9 @@ struct Simple {
         for (u32 u = 0; u < kUnroll; ++u) {
           const bool exists = first + u * kWarp < Config::kRowVecs;
           if (exists || squares.kInBlocks) squares.add(turn / kWarp + u, exists ? Norm::squares(data[u]) : 0.0f);
+          if constexpr (kSharesScale<Config>) {
+            if (exists) greatest = Norm::greater(greatest, data[u], Norm::weight(args, first + u * kWarp));
+          }
         }
       }
       const float scale = Norm::scale(squares.of_row());
@@ -172,7 +176,8 @@ struct Simple {
       const auto load = [&](u32 vec) { return Operands{load_written_vec16(kept.at(first_vec + vec)), Norm::weight(args, vec)}; };
       const auto norm = [&](const Operands& operands) { return Norm::scaled(operands.z, scale, operands.weight); };
       if constexpr (QuantisesRows<Config>) {
-        quantise<kUnroll>(args, first_vec, load, norm);
+        if constexpr (kSharesScale<Config>) greatest = warp_max(greatest);
+        quantise<kUnroll>(args, first_vec, load, norm, QuantisedNorm<Config, Args>::of_row(greatest, scale));
       } else {
         for_each_vec<kUnroll>(Config::kRowVecs, load, [&](u32 vec, const Operands& operands) {
           store_vec16(result.at(first_vec + vec), norm(operands));
@@ -184,16 +189,11 @@ struct Simple {
       Vec16 z, weight;
     };
 
-    // A warp: stores a row, which begins at vector `first_vec`, as elements of e4m3.
+    // A warp: stores a row, which begins at vector `first_vec`, as elements of e4m3. `least` is the greatest magnitude of the row if all
+    // its elements share a scale.
     template <u32 kUnroll, class Load, class Normalise>
-    static MK_DEVICE void quantise(const Args& args, u32 first_vec, const Load& load, const Normalise& norm) {
+    static MK_DEVICE void quantise(const Args& args, u32 first_vec, const Load& load, const Normalise& norm, float least) {
       using Quantised = QuantisedNorm<Config, Args>;
-      float of_row[1] = {Quantise::kLeast};
-      if constexpr (Quantised::kOfRows) {
-        for_each_vec<kUnroll>(Config::kRowVecs, load,
-                              [&](u32, const Operands& operands) { of_row[0] = Quantised::greater(of_row[0], norm(operands)); });
-        Quantised::of_lanes(of_row);
-      }
       // Lanes that share a scale stay together, also where some have no vector.
 #pragma unroll 1
       for (u32 turn = 0; turn < Config::kRowVecs; turn += kWarp * kUnroll) {
@@ -208,9 +208,9 @@ struct Simple {
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u) {
           y[u] = turn + u * kWarp + lane_index() < Config::kRowVecs ? norm(operands[u]) : Vec16{};
-          greatest[u] = Quantised::kOfRows ? of_row[0] : Quantised::greater(of_row[0], y[u]);
+          greatest[u] = kSharesScale<Config> ? least : Quantised::greater(least, y[u]);
         }
-        if constexpr (!Quantised::kOfRows) Quantised::of_lanes(greatest);
+        if constexpr (!kSharesScale<Config>) Quantised::of_lanes(greatest);
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u) {
           const u32 vec = turn + u * kWarp + lane_index();

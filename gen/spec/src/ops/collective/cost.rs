@@ -32,10 +32,7 @@ pub(super) fn estimate_us(
     let latency_us = of(reduces, reduces_us) + of(scatters, gathers_us) + of(gathers, gathers_us);
     let norm_us = match (op_plan.norm, op_plan.protocol) {
         (None, _) => 0.0,
-        (Some(norm), Protocol::Ll) if norm.warps > 1 => {
-            let exchanges = 1 + u8::from(op_plan.shares_magnitudes());
-            f64::from(exchanges) * costs.collective.squares_us
-        }
+        (Some(norm), Protocol::Ll) if norm.warps > 1 => costs.collective.squares_us,
         (Some(_), Protocol::Ll) => 0.0,
         (Some(_), Protocol::Simple) => costs.flag_us + costs.collective.reduce_us,
     };

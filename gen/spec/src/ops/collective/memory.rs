@@ -67,12 +67,6 @@ impl Needs<'_> {
         })
     }
 
-    /// The greatest magnitudes that the warps of a row exchange: one for each warp.
-    fn row_magnitudes(&self) -> Option<u32> {
-        let shares = self.op_plan.shares_magnitudes();
-        self.op_plan.norm.filter(|_| shares).map(|norm| norm.warps)
-    }
-
     /// Returns the number of vectors that a rank adds up.
     fn reduced_vecs(&self) -> u64 {
         match self.op_plan.reduces_all() {
@@ -113,12 +107,10 @@ regions! {
     /// The shard of a source. Each half of a vector is a packet.
     shards: Element::Packets(1), [parity: 2u32, source: p.sources(), half: 2u32, vec: p.op_plan.shard_vecs],
         if p.is(Protocol::Ll) && !p.reduces();
-    /// A warp's part of the sum of squares of a row, or the sum of a block of the row, in the first word of a packet.
+    /// A warp's part of the sum of squares of a row, or the sum of a block of the row, in the first word of a packet. If the row has
+    /// one scale, the second word has the greatest |z · weight| of the part.
     squares: Element::Packets(1), [parity: 2u32, row: p.op_plan.shape.m, part: p.row_sums().unwrap_or(0)],
         if p.row_sums().is_some();
-    /// The greatest magnitude of a warp's part of a row, in the first word of a packet.
-    magnitudes: Element::Packets(1), [parity: 2u32, row: p.op_plan.shape.m, part: p.row_magnitudes().unwrap_or(0)],
-        if p.row_magnitudes().is_some();
     /// The mark of the last call in which a rank of this node sent its part of the sum of a chunk.
     partial_ready: Element::Flag, [parity: 2u32, node: p.topology.nodes, slot: p.local_peers(), chunk: p.chunks()],
         if p.is(Protocol::Simple) && p.reduces() && p.local_peers() > 0;

@@ -76,7 +76,6 @@ impl<'a> Roles<'a> {
             sums,
             shards,
             squares,
-            magnitudes,
             ..
         } = &self.workspace;
         let summed = Whose::peers_and(self.topology, self.op_plan.norm.is_some());
@@ -85,7 +84,6 @@ impl<'a> Roles<'a> {
             (sums, summed),
             (shards, self.peers()),
             (squares, Whose::RANK),
-            (magnitudes, Whose::RANK),
         ];
         let steps = |(words, ranks)| {
             [

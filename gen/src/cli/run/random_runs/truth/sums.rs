@@ -259,7 +259,7 @@ fn finished(
             .sum();
         let scale = 1.0 / (squares / n as f64).sqrt();
         for (z, weight) in row.iter().zip(weight) {
-            let value = z.value * scale * weight;
+            let value = z.value * weight * scale;
             let error = (scale * weight).abs() * z.error
                 + value.abs() * (error_of_squares / squares)
                 + 1e-6;
