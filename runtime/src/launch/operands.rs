@@ -49,10 +49,12 @@ pub(crate) fn check(
             }
         };
         require(address != 0, OperandFault::Null);
-        require(
-            address.is_multiple_of(16),
-            OperandFault::Misaligned { address },
-        );
+        let align_bytes = spec.align_bytes;
+        let fault = OperandFault::Misaligned {
+            address,
+            align_bytes,
+        };
+        require(address.is_multiple_of(align_bytes), fault);
         let fault = OperandFault::StrideShort {
             row_stride_elems,
             cols: spec.cols,
@@ -126,6 +128,7 @@ pub(crate) mod tests {
             cols: 64,
             dtype: Dtype::Bf16,
             stride_step: 8,
+            align_bytes: 16,
             written: false,
             symmetric: false,
             in_place_of: None,
@@ -136,6 +139,7 @@ pub(crate) mod tests {
             cols: 32,
             dtype: Dtype::Bf16,
             stride_step: 8,
+            align_bytes: 16,
             written: false,
             symmetric: false,
             in_place_of: None,
@@ -146,6 +150,7 @@ pub(crate) mod tests {
             cols: 32,
             dtype: Dtype::Fp32,
             stride_step: 8,
+            align_bytes: 16,
             written: true,
             symmetric: false,
             in_place_of: None,
@@ -193,7 +198,13 @@ pub(crate) mod tests {
             panic!("four faults")
         };
         let expected = [
-            (Operand::A, OperandFault::Misaligned { address: 0x1008 }),
+            (
+                Operand::A,
+                OperandFault::Misaligned {
+                    address: 0x1008,
+                    align_bytes: 16,
+                },
+            ),
             (
                 Operand::A,
                 OperandFault::StrideShort {

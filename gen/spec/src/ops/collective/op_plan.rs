@@ -139,10 +139,10 @@ impl CollectivePlan {
         fewer
     }
 
-    /// Vectors of a row.
+    /// Vectors of a row, with its scales.
     #[must_use]
     pub const fn row_vecs(&self) -> u64 {
-        self.shape.n * self.config.dtype.bytes() / VEC_BYTES
+        self.config.sent_row_bytes(self.shape.n) / VEC_BYTES
     }
 
     /// Vectors of a row of X whose elements share a scale in Y; `None` if Y has no scales.
@@ -162,7 +162,7 @@ impl CollectivePlan {
         of_row && self.norm.is_some_and(|norm| norm.warps > 1)
     }
 
-    /// Bytes of the tensor.
+    /// Bytes of the tensor, with its scales.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.vecs() * VEC_BYTES
