@@ -25,14 +25,7 @@ pub(crate) fn check(
     rows: Rows,
     (rank, tensors): (u32, &Tensors),
 ) -> Result<(), Error> {
-    if operands.len() != specs.len() {
-        let names = specs.iter().map(|spec| spec.operand.name()).collect();
-        return Err(Error::Call(CallError::OperandCount {
-            given: operands.len(),
-            expected: specs.len(),
-            names,
-        }));
-    }
+    check_count(specs, operands)?;
     let mut faults = Vec::new();
     for (spec, operand) in specs
         .iter()
@@ -87,6 +80,18 @@ pub(crate) fn check(
     } else {
         Err(Error::Operands(faults))
     }
+}
+
+/// Checks the number of operands.
+fn check_count(specs: &[OperandSpec], operands: &[RawOperand]) -> Result<(), Error> {
+    if operands.len() == specs.len() {
+        return Ok(());
+    }
+    Err(Error::Call(CallError::OperandCount {
+        given: operands.len(),
+        expected: specs.len(),
+        names: specs.iter().map(|spec| spec.operand.name()).collect(),
+    }))
 }
 
 /// Returns the size in bytes of a dense operand on a rank.

@@ -1,6 +1,5 @@
 //! The configuration of a collective: `all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `all_to_all`.
 
-use super::op_plan::VEC_BYTES;
 use crate::abi::MAX_BUCKETS;
 use crate::config::{Dim, Dtype, Eps, Field, Norm};
 use crate::diagnostic::Diagnostics;
@@ -13,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 options! {
-    /// A collective of rows of bf16, fp16 or fp32, or without sums of e4m3.
+    /// A collective of rows of bf16, fp16 or fp32. Collectives that add nothing also have rows of e4m3.
     ///
     /// ```
     /// use mkernel_spec::{CollectiveConfig, CollectiveOp, Dim, Dtype};
@@ -125,6 +124,8 @@ options! {
     }
 }
 
+/// Bytes of a vector, which a thread loads and stores at once.
+pub(super) const VEC_BYTES: u64 = 16;
 /// The most KiB of a tensor that packets carry.
 pub(super) const MAX_LL_KIB: u32 = 16 << 10;
 

@@ -1,12 +1,10 @@
 //! The part of a plan that only collectives have.
 
-use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
+use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol, VEC_BYTES};
 use crate::ops::gemm::{SCALE_BLOCK, Scales};
 use crate::topology::Topology;
 use serde::Serialize;
 
-/// Bytes of a vector, which a thread loads and stores at once.
-pub(super) const VEC_BYTES: u64 = 16;
 /// Threads of a CTA that sends packets. The number is small, so that small tensors are spread over several SMs.
 pub(super) const LL_THREADS: u32 = 256;
 

@@ -9,8 +9,8 @@
 //! puts.
 
 use super::check::MAX_LL_BYTES;
-use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
-use super::op_plan::{CollectivePlan, LL_THREADS, Owners, RowWarps, StepWarps, VEC_BYTES};
+use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol, VEC_BYTES};
+use super::op_plan::{CollectivePlan, LL_THREADS, Owners, RowWarps, StepWarps};
 use super::roles::Roles;
 use super::{cost, layout, memory};
 use crate::config::{Dtype, Field};

@@ -198,9 +198,9 @@ fn collective(random: &mut Draws, op: CollectiveOp, world: u32) -> CollectiveCon
         true => random.dtype(&Dtype::RESULTS),
         false => random.dtype(&Dtype::FLOATS),
     };
-    let scales = match dtype {
-        Dtype::E4m3 => random.one_of(&Scales::OF_ROWS),
-        _ => Scales::None,
+    let scales = match random.scales(dtype, op as usize) {
+        Scales::Tensor => Scales::None,
+        scales => scales,
     };
     let n = match normalises && epilogue.quantises() {
         true => random.depth(600, Dtype::E4m3),
