@@ -8,6 +8,7 @@ mod nan;
 mod norm;
 mod quantised;
 mod rows;
+mod scaled;
 mod symmetric;
 
 use mkernel_testing::jobs::collective::CollectiveJob;

@@ -2,7 +2,7 @@
 
 use crate::some;
 use mkernel_spec::plan::{CollectivePlan, OpPlan, SCALE_BLOCK};
-use mkernel_spec::{Protocol, Scales};
+use mkernel_spec::{CollectiveOp, Protocol, Scales};
 use mkernel_testing::golden::Golden;
 
 /// Bodies of one kernel differ in their protocols, here with a norm.
@@ -20,6 +20,40 @@ fn goldens_cover_buckets_of_collectives() {
     let wanted = ["LlAllReduceOneShot", "LlAllReduceTwoShots", "AllReduce"];
     some(&goldens, &format!("{wanted:?}"), |golden| {
         bodies(golden) == wanted && golden.source.text.contains("kLaneVecs")
+    });
+}
+
+/// Scales travel with rows of each operator that moves rows, in each protocol and across nodes.
+#[test]
+fn goldens_cover_scales_of_moved_rows() {
+    let goldens = Golden::all();
+    let scaled = |golden: &Golden| match &golden.plan.body().op_plan {
+        OpPlan::Collective(op_plan) if op_plan.config.scales != Scales::None => {
+            Some(op_plan.clone())
+        }
+        _ => None,
+    };
+    let moves = CollectiveOp::ALL.into_iter().filter(|op| !op.reduces());
+    for op in moves {
+        some(&goldens, &format!("{op} with scales"), |golden| {
+            scaled(golden).is_some_and(|plan| plan.config.op == op)
+        });
+    }
+    for protocol in Protocol::ALL {
+        some(&goldens, &format!("scales by {protocol}"), |golden| {
+            scaled(golden).is_some_and(|plan| plan.protocol == protocol)
+        });
+    }
+    for scales in [Scales::Row, Scales::Block] {
+        some(&goldens, &format!("moved scales of {scales}"), |golden| {
+            scaled(golden).is_some_and(|plan| plan.config.scales == scales)
+        });
+    }
+    some(&goldens, "scales across nodes", |golden| {
+        scaled(golden).is_some() && golden.plan.body().network.is_some()
+    });
+    some(&goldens, "scales with rows at run time", |golden| {
+        scaled(golden).is_some_and(|plan| plan.takes_rows())
     });
 }
 

@@ -121,7 +121,7 @@ fn all_in_buckets(world: u32) -> Vec<(String, CollectiveJob)> {
     }
 }
 
-fn spec(job: &CollectiveJob) -> SizedSpec {
+pub fn spec(job: &CollectiveJob) -> SizedSpec {
     let spec = SizedSpec::for_sizes(job.kernel(), job.shape());
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }

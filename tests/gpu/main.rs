@@ -32,6 +32,7 @@ mod processes;
 mod ranks;
 mod rebuild;
 mod rows;
+mod scaled;
 mod simulator;
 mod symmetric;
 mod trace;

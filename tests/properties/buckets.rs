@@ -5,8 +5,8 @@ use crate::configs::{config, gemm, gemm_config, sizes};
 use mkernel_spec::abi::{ArgKind, MAX_BUCKETS, Source};
 use mkernel_spec::plan::Region;
 use mkernel_spec::{
-    BLayout, CollectiveConfig, CollectiveOp, Device, Dim, GemmOp, KernelConfig, KernelPlan, Norm,
-    Protocol, Scales, SizedSpec,
+    BLayout, CollectiveConfig, CollectiveOp, Device, Dim, Dtype, GemmOp, KernelConfig, KernelPlan,
+    Norm, Protocol, Scales, SizedSpec,
 };
 use proptest::prelude::*;
 use proptest::test_runner::Config;
@@ -34,7 +34,7 @@ fn gemms() -> impl Strategy<Value = Option<KernelPlan>> {
     })
 }
 
-/// Generates plans of collectives of both protocols, with and without a norm and symmetric results, on one node and on several
+/// Generates plans of collectives of both protocols, with and without a norm, rows of e4m3 and symmetric results, on one node and on several
 /// nodes.
 fn collectives() -> impl Strategy<Value = Option<KernelPlan>> {
     let ranks = (prop::sample::select(vec![1, 2, 4, 8]), 1..=2_u32);
@@ -63,6 +63,9 @@ fn collectives() -> impl Strategy<Value = Option<KernelPlan>> {
             if normalises {
                 config.epilogue.norm = Norm::Rms;
                 config.epilogue.result_scales = scales;
+            } else if norm && !op.reduces() {
+                (config.dtype, config.scales) = (Dtype::E4m3, scales);
+                config.symmetric_result &= scales == Scales::None;
             }
             let config = KernelConfig {
                 nodes,

@@ -60,6 +60,16 @@ fn norm(epilogue: SumEpilogue) -> Option<String> {
 
 /// The scales of Y; `None` if Y has no scales.
 fn scales(config: &CollectiveConfig) -> Option<String> {
+    let moved = match config.scales {
+        Scales::None | Scales::Tensor => None,
+        Scales::Row => Some("a row"),
+        Scales::Block => Some("128 columns of a row"),
+    };
+    if let Some(of) = moved {
+        return Some(format!(
+            "Each row travels with its scales, of which `x_scales` has one for {of}, to `y_scales`."
+        ));
+    }
     let of = match config.epilogue.result_scales {
         Scales::None | Scales::Tensor => return None,
         Scales::Row => "a row",
@@ -76,7 +86,7 @@ fn scales(config: &CollectiveConfig) -> Option<String> {
 pub fn operands(config: &CollectiveConfig, ranks: Ranks) -> Vec<OperandDoc> {
     let (all, shard) = (size(config.m, "M"), ranks.shard(config.m, "M"));
     let of_all = ranks.shards(config.m, "M");
-    let (x, y) = match config.op {
+    let (rows_of_x, y) = match config.op {
         CollectiveOp::AllReduce | CollectiveOp::Broadcast => (&all, &all),
         CollectiveOp::AllGather => (&shard, &all),
         CollectiveOp::ReduceScatter => (&all, &shard),
@@ -86,9 +96,9 @@ pub fn operands(config: &CollectiveConfig, ranks: Ranks) -> Vec<OperandDoc> {
         let shape = format!("[{rows}, {}]", size(config.n, "N"));
         OperandDoc::new(operand, config.dtype, shape)
     };
-    let x = matrix(Operand::X, x);
+    let x = matrix(Operand::X, rows_of_x);
     let x = match config.op {
-        CollectiveOp::Broadcast => x.note("of the root; any slice on the other ranks"),
+        CollectiveOp::Broadcast => x.note(OF_ROOT),
         _ => x,
     };
     let mut operands = vec![x];
@@ -113,15 +123,32 @@ pub fn operands(config: &CollectiveConfig, ranks: Ranks) -> Vec<OperandDoc> {
         operands.push(row(Operand::Weight));
         operands.push(matrix(Operand::ResidualOut, y));
     }
-    let scales = match epilogue.result_scales {
-        Scales::None | Scales::Tensor => return operands,
-        Scales::Row => format!("[{y}]"),
-        Scales::Block => format!("[{y}, {}]", blocks(config.n, "N")),
-    };
-    operands.push(OperandDoc::new(Operand::YScales, Dtype::Fp32, scales));
+    let of_y = (Operand::YScales, y);
+    operands.extend(scales_of(config, of_y, epilogue.result_scales));
+    let x_scales = scales_of(config, (Operand::XScales, rows_of_x), config.scales);
+    operands.extend(x_scales.map(|of| match config.op {
+        CollectiveOp::Broadcast => of.note(OF_ROOT),
+        _ => of,
+    }));
+    operands.extend(scales_of(config, of_y, config.scales));
     operands
 }
 
+/// An operand with the scales of each of `rows` rows; `None` if rows have no scales.
+fn scales_of(
+    config: &CollectiveConfig,
+    (operand, rows): (Operand, &String),
+    scales: Scales,
+) -> Option<OperandDoc> {
+    let shape = match scales {
+        Scales::None | Scales::Tensor => return None,
+        Scales::Row => format!("[{rows}]"),
+        Scales::Block => format!("[{rows}, {}]", blocks(config.n, "N")),
+    };
+    Some(OperandDoc::new(operand, Dtype::Fp32, shape))
+}
+
+const OF_ROOT: &str = "of the root; any slice on the other ranks";
 const SAME: &str = "the same on all ranks";
 
 /// Summarises the plan in a few words.

@@ -10,13 +10,16 @@ pub enum OperandFault {
     /// The pointer is null.
     #[error("the pointer is null. Pass device memory")]
     Null,
-    /// TMA does not support the address.
+    /// The kernel does not support the address.
     #[error(
-        "address {address:#x} is not a multiple of 16 bytes, which TMA requires. Start views at a multiple of 8 elements"
+        "address {address:#x} is not a multiple of {align_bytes} bytes, in which the kernel reads and writes. Start views at a \
+         multiple of {align_bytes} bytes"
     )]
     Misaligned {
         /// The address.
         address: u64,
+        /// The unit of the address, in bytes.
+        align_bytes: u64,
     },
     /// The rows would overlap.
     #[error("the row stride is {row_stride_elems} elements, but a row has {cols} columns")]
@@ -199,13 +202,13 @@ fn declare_it(operand: Operand) -> String {
         Operand::Bias | Operand::Residual => {
             format!(", or declare the kernel with `{} = true`", operand.name())
         }
-        Operand::AScales | Operand::BScales | Operand::DownScales => {
-            ", or declare the kernel without `scales`".to_owned()
+        Operand::AScales | Operand::BScales | Operand::DownScales | Operand::XScales => {
+            ", or declare the kernel with `scales`".to_owned()
         }
         Operand::Weight | Operand::ResidualOut => {
             ", or declare the kernel with `norm = rms`".to_owned()
         }
-        Operand::YScales => ", or declare the kernel with `result_scales`".to_owned(),
+        Operand::YScales => ", or declare the kernel with `scales` or `result_scales`".to_owned(),
         Operand::Lse => ", or declare the kernel without `lse = false`".to_owned(),
         _ => String::new(),
     }
@@ -220,7 +223,12 @@ fn declare_without(operand: Operand) -> String {
         Operand::Weight | Operand::ResidualOut => {
             ", or declare the kernel without `norm`".to_owned()
         }
-        Operand::YScales => ", or declare the kernel without `result_scales`".to_owned(),
+        Operand::AScales | Operand::BScales | Operand::DownScales | Operand::XScales => {
+            ", or declare the kernel without `scales`".to_owned()
+        }
+        Operand::YScales => {
+            ", or declare the kernel without `scales` and `result_scales`".to_owned()
+        }
         Operand::Lse => ", or declare the kernel with `lse = false`".to_owned(),
         _ => String::new(),
     }
@@ -229,9 +237,12 @@ fn declare_without(operand: Operand) -> String {
 /// Describes the declaration of a kernel whose operand has elements of this type. Empty if there is no such declaration.
 fn declare_type(operand: Operand, given: Dtype, expected: Dtype) -> String {
     match (operand, given) {
-        (Operand::Y, Dtype::E4m3) => ", or declare the kernel with `result_scales`".to_owned(),
+        (Operand::Y, Dtype::E4m3) => {
+            ", or declare the kernel with `dtype = e4m3` or, with a norm, `result_scales`"
+                .to_owned()
+        }
         (Operand::Y, _) if expected == Dtype::E4m3 => {
-            ", or declare the kernel without `result_scales`".to_owned()
+            ", or declare the kernel without `dtype = e4m3` or `result_scales`".to_owned()
         }
         (_, given) if Dtype::GEMM_FACTORS.contains(&given) => {
             format!(", or declare `dtype = {given}`")

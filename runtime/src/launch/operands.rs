@@ -25,14 +25,7 @@ pub(crate) fn check(
     rows: Rows,
     (rank, tensors): (u32, &Tensors),
 ) -> Result<(), Error> {
-    if operands.len() != specs.len() {
-        let names = specs.iter().map(|spec| spec.operand.name()).collect();
-        return Err(Error::Call(CallError::OperandCount {
-            given: operands.len(),
-            expected: specs.len(),
-            names,
-        }));
-    }
+    check_count(specs, operands)?;
     let mut faults = Vec::new();
     for (spec, operand) in specs
         .iter()
@@ -49,10 +42,12 @@ pub(crate) fn check(
             }
         };
         require(address != 0, OperandFault::Null);
-        require(
-            address.is_multiple_of(16),
-            OperandFault::Misaligned { address },
-        );
+        let align_bytes = spec.align_bytes;
+        let fault = OperandFault::Misaligned {
+            address,
+            align_bytes,
+        };
+        require(address.is_multiple_of(align_bytes), fault);
         let fault = OperandFault::StrideShort {
             row_stride_elems,
             cols: spec.cols,
@@ -85,6 +80,18 @@ pub(crate) fn check(
     } else {
         Err(Error::Operands(faults))
     }
+}
+
+/// Checks the number of operands.
+fn check_count(specs: &[OperandSpec], operands: &[RawOperand]) -> Result<(), Error> {
+    if operands.len() == specs.len() {
+        return Ok(());
+    }
+    Err(Error::Call(CallError::OperandCount {
+        given: operands.len(),
+        expected: specs.len(),
+        names: specs.iter().map(|spec| spec.operand.name()).collect(),
+    }))
 }
 
 /// Returns the size in bytes of a dense operand on a rank.
@@ -126,6 +133,7 @@ pub(crate) mod tests {
             cols: 64,
             dtype: Dtype::Bf16,
             stride_step: 8,
+            align_bytes: 16,
             written: false,
             symmetric: false,
             in_place_of: None,
@@ -136,6 +144,7 @@ pub(crate) mod tests {
             cols: 32,
             dtype: Dtype::Bf16,
             stride_step: 8,
+            align_bytes: 16,
             written: false,
             symmetric: false,
             in_place_of: None,
@@ -146,6 +155,7 @@ pub(crate) mod tests {
             cols: 32,
             dtype: Dtype::Fp32,
             stride_step: 8,
+            align_bytes: 16,
             written: true,
             symmetric: false,
             in_place_of: None,
@@ -193,7 +203,13 @@ pub(crate) mod tests {
             panic!("four faults")
         };
         let expected = [
-            (Operand::A, OperandFault::Misaligned { address: 0x1008 }),
+            (
+                Operand::A,
+                OperandFault::Misaligned {
+                    address: 0x1008,
+                    align_bytes: 16,
+                },
+            ),
             (
                 Operand::A,
                 OperandFault::StrideShort {

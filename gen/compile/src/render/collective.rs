@@ -3,7 +3,7 @@
 use super::assembly::{Assembly, Config};
 use super::text::{puts_line, ranks};
 use mkernel_spec::plan::{Body, CollectivePlan};
-use mkernel_spec::{CollectiveOp, Protocol, Topology};
+use mkernel_spec::{CollectiveOp, Protocol, Scales, Topology};
 
 /// Assembles the source of a collective.
 pub(super) fn assembly(body: &Body, op_plan: &CollectivePlan, topology: Topology) -> Assembly {
@@ -69,6 +69,12 @@ fn banner(body: &Body, op_plan: &CollectivePlan, topology: Topology) -> Vec<Stri
             ),
         });
     }
+    if op_plan.config.scales != Scales::None {
+        lines.push(format!(
+            "scales  of each {}, sent behind the elements of the row",
+            op_plan.config.scales
+        ));
+    }
     if let Some(norm) = op_plan.norm {
         let epilogue = op_plan.config.epilogue;
         lines.push(format!(
@@ -106,6 +112,11 @@ fn config(body: &Body, op_plan: &CollectivePlan, topology: Topology) -> Config {
             op_plan.shard_vecs as u32,
             "vectors of a shard; the last shards may be shorter",
         );
+    let scales = op_plan.config.scales.of_row(op_plan.shape.n);
+    if scales > 0 {
+        let note = "fp32 behind the elements of a row, in its last vectors";
+        c.u32("kRowScales", scales as u32, note);
+    }
     if op_plan.takes_rows() {
         let most = op_plan.shape.m as u32;
         let by_rows = op_plan.config.op != CollectiveOp::AllReduce;

@@ -1,7 +1,8 @@
 //! The kernel's parameter: the contents of each argument, and its offset.
 
+use super::extent::Extent;
 use super::limits::MAX_RANKS;
-use super::operand::{Extent, Operand};
+use super::operand::Operand;
 use super::trace::TraceBuffer;
 use crate::config::Dtype;
 use crate::fabric::KernelEndpoint;

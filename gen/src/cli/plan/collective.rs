@@ -2,7 +2,7 @@
 
 use super::description::{Description, ranks_on};
 use mkernel_spec::plan::{Body, CollectivePlan};
-use mkernel_spec::{CollectiveOp, Norm, Protocol, Topology};
+use mkernel_spec::{CollectiveOp, Norm, Protocol, Scales, Topology};
 
 pub(super) fn describe(body: &Body, op_plan: &CollectivePlan, topology: Topology) -> Description {
     Description {
@@ -31,11 +31,16 @@ fn sections(op_plan: &CollectivePlan, topology: Topology) -> Vec<(&'static str, 
         true => "; with the squares, the warps of a row send each other greatest magnitudes",
         false => "",
     };
-    let epilogue = op_plan.config.epilogue;
-    let scales = epilogue.quantises().then(|| {
-        let of = epilogue.result_scales;
-        ("scales", vec![format!("one for each {of} of Y{exchange}")])
-    });
+    let (sent, made) = (op_plan.config.scales, op_plan.config.epilogue.result_scales);
+    let of_rows = [
+        (
+            sent,
+            format!("one for each {sent}, behind the elements of the row"),
+        ),
+        (made, format!("one for each {made} of Y{exchange}")),
+    ];
+    let of_rows = of_rows.into_iter().filter(|(of, _)| *of != Scales::None);
+    let scales = of_rows.map(|(_, line)| ("scales", vec![line]));
     let sections = [transfer].into_iter().chain(norm);
     sections.chain(scales).collect()
 }

@@ -6,7 +6,7 @@ use super::reference::{Matrix, matrix_sums_bytes, rounding_error};
 use mkernel::KernelPlan;
 use mkernel::Operand;
 use mkernel::spec::plan::{CollectivePlan, SCALE_BLOCK};
-use mkernel::spec::{CollectiveOp, Scales};
+use mkernel::spec::{CollectiveOp, Dtype, Scales};
 
 /// A random tensor of each rank.
 pub fn inputs(plan: &KernelPlan, _: &CollectivePlan, seed: u64, call: u32) -> Inputs {
@@ -14,7 +14,7 @@ pub fn inputs(plan: &KernelPlan, _: &CollectivePlan, seed: u64, call: u32) -> In
     Inputs::random(plan, seed, call, |operand| operand != Operand::X)
 }
 
-/// The expected Y of `rank`, with a norm the new residual, and with scales of Y the scales.
+/// The expected Y of `rank`, with a norm the new residual, and with scales the scales of Y.
 pub fn expected(
     plan: &KernelPlan,
     op_plan: &CollectivePlan,
@@ -22,20 +22,22 @@ pub fn expected(
     rank: u32,
     _threads: usize,
 ) -> Option<Vec<Matrix>> {
-    let ranks = inputs.of(Operand::X);
-    let (values, errors) = match op_plan.config.op {
-        // Only the root of a broadcast has rows of X.
-        CollectiveOp::AllGather | CollectiveOp::Broadcast => (ranks.concat(), Vec::new()),
-        CollectiveOp::AllToAll => {
-            let world = ranks.len();
-            let elems = |rank| inputs.elems(Operand::Y, rank) / world;
-            let before: usize = (0..rank).map(elems).sum();
-            let own = before..before + elems(rank);
-            let parts = ranks.iter().map(|x| &x[own.clone()]);
-            (parts.collect::<Vec<_>>().concat(), Vec::new())
+    let config = op_plan.config;
+    if !config.op.reduces() {
+        let cols = op_plan.shape.n;
+        let y = moved(inputs, config.op, (Operand::X, Operand::Y), rank);
+        let mut results = vec![exact(y, cols, config.dtype)];
+        if config.scales != Scales::None {
+            let scales = (Operand::XScales, Operand::YScales);
+            let y_scales = moved(inputs, config.op, scales, rank);
+            results.push(exact(y_scales, config.scales.of_row(cols), Dtype::Fp32));
         }
+        return Some(results);
+    }
+    let ranks = inputs.of(Operand::X);
+    let (values, errors) = match config.op {
         CollectiveOp::AllReduce => sums(plan, op_plan, ranks),
-        CollectiveOp::ReduceScatter => {
+        _ => {
             let elems = |rank| inputs.elems(Operand::Y, rank);
             let before: usize = (0..rank).map(elems).sum();
             let own = before..before + elems(rank);
@@ -48,9 +50,9 @@ pub fn expected(
         cols: op_plan.shape.n as usize,
         terms: ranks.len(),
         errors,
-        dtype: op_plan.config.dtype,
+        dtype: config.dtype,
     };
-    let epilogue = op_plan.config.epilogue;
+    let epilogue = config.epilogue;
     if !epilogue.normalises() {
         return Some(vec![sum]);
     }
@@ -64,6 +66,37 @@ pub fn expected(
     };
     let Quantised { elements, scales } = Quantised::of(&y, share);
     Some(vec![elements, z, scales])
+}
+
+/// The elements of an operand that `rank` gets from all ranks, and that nothing changes. `before` and `after` are the operand before
+/// and after the call.
+fn moved(
+    inputs: &Inputs,
+    op: CollectiveOp,
+    (before, after): (Operand, Operand),
+    rank: u32,
+) -> Vec<f32> {
+    let ranks = inputs.of(before);
+    if op != CollectiveOp::AllToAll {
+        // Only the root of a broadcast has rows.
+        return ranks.concat();
+    }
+    let elems = |rank| inputs.elems(after, rank) / ranks.len();
+    let first: usize = (0..rank).map(elems).sum();
+    let own = first..first + elems(rank);
+    let parts = ranks.iter().map(|x| &x[own.clone()]);
+    parts.collect::<Vec<_>>().concat()
+}
+
+/// Elements that no rank has computed.
+fn exact(values: Vec<f32>, cols: u64, dtype: Dtype) -> Matrix {
+    Matrix {
+        values,
+        cols: cols as usize,
+        terms: 0,
+        errors: Vec::new(),
+        dtype,
+    }
 }
 
 /// The sums over ranks, and their errors: nodes of several ranks round their sums for other nodes.

@@ -19,6 +19,7 @@ fn spec(operand: Operand, rows: Extent) -> OperandSpec {
         cols: COLS,
         dtype: Dtype::Bf16,
         stride_step: 8,
+        align_bytes: 16,
         written: operand.is_result(),
         symmetric: false,
         in_place_of: None,

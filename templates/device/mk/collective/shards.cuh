@@ -1,5 +1,7 @@
-// The tensor of a collective. Its rows consist of 16-byte vectors. The shard of a rank is a range of vectors.
+// The tensor of a collective. Its rows, with their scales if there are any, consist of 16-byte vectors. The shard of a rank is
+// a range of vectors.
 #pragma once
+#include <mk/collective/scaled_rows.cuh>
 #include <mk/comm/begin.cuh>
 #include <mk/norm.cuh>
 
@@ -89,7 +91,8 @@ struct Rows {
   MK_DEVICE Byte* at(u32 vec) const { return base + vec / Config::kRowVecs * row_bytes + vec % Config::kRowVecs * 16; }
 };
 
-// Args: the tensor that this rank passes, and the tensor for its result.
+// Args: the tensor that this rank passes, and the tensor for its result. If rows have scales, also x_scales and y_scales, and
+// if a row has several scales, which lie one behind the other, x_scales_row_bytes and y_scales_row_bytes.
 template <class Args>
 concept TensorArgs = requires(const Args& args) {
   args.x;
@@ -100,8 +103,24 @@ concept TensorArgs = requires(const Args& args) {
 
 template <ShardConfig Config, TensorArgs Args>
 struct Tensors {
-  static MK_DEVICE Rows<Config, const u8> input(const Args& args) { return {args.x, args.x_row_bytes}; }
-  static MK_DEVICE Rows<Config, u8> output(const Args& args) { return {args.y, args.y_row_bytes}; }
+  static MK_DEVICE auto input(const Args& args) {
+    if constexpr (HasScales<Config>) return ScaledRows<Config, const u8>{args.x, args.x_row_bytes, args.x_scales, x_scales_row_bytes(args)};
+    else return Rows<Config, const u8>{args.x, args.x_row_bytes};
+  }
+  static MK_DEVICE auto output(const Args& args) {
+    if constexpr (HasScales<Config>) return ScaledRows<Config, u8>{args.y, args.y_row_bytes, args.y_scales, y_scales_row_bytes(args)};
+    else return Rows<Config, u8>{args.y, args.y_row_bytes};
+  }
+
+ private:
+  static MK_DEVICE u64 x_scales_row_bytes(const Args& args) {
+    if constexpr (requires { args.x_scales_row_bytes; }) return args.x_scales_row_bytes;
+    else return Fp32::bytes(1);
+  }
+  static MK_DEVICE u64 y_scales_row_bytes(const Args& args) {
+    if constexpr (requires { args.y_scales_row_bytes; }) return args.y_scales_row_bytes;
+    else return Fp32::bytes(1);
+  }
 };
 
 // The operands of a vector, for a kernel that takes none beside the vector itself.

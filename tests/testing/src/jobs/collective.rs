@@ -6,6 +6,7 @@ pub mod cases;
 mod in_place;
 pub mod norm;
 mod options;
+pub mod scaled;
 
 use super::buffer::{Buffer, SharedResult, is_symmetric};
 use super::memo::Memo;

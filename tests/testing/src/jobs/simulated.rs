@@ -137,6 +137,7 @@ pub(super) fn rounded(value: f64, dtype: Dtype) -> f32 {
     match dtype {
         Dtype::Bf16 => bf16::from_f32(rounded_to_odd(value)).to_f32(),
         Dtype::Fp16 => f16::from_f32(rounded_to_odd(value)).to_f32(),
+        Dtype::E4m3 => F8E4M3::from_f32(rounded_to_odd(value)).to_f32(),
         _ => value as f32,
     }
 }

@@ -1,9 +1,10 @@
 //! The limits of a collective.
 
 use super::config::{CollectiveConfig, CollectiveOp, MAX_LL_KIB, Protocol};
-use crate::config::{Dim, Eps, Field};
+use crate::config::{Dim, Dtype, Eps, Field};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{DIM_STEP, MAX_DIM};
+use crate::ops::gemm::{Scales, narrow};
 use crate::options::OperatorConfig;
 
 /// The most bytes of a tensor that packets carry.
@@ -23,26 +24,19 @@ pub(crate) fn check(config: &CollectiveConfig, world: u32, nodes: u32, found: &m
             "use a size in that range",
         );
     }
+    let step = config.dtype.stride_step().max(DIM_STEP);
     if let Some(n) = config.n.fixed() {
         found.require(
-            n.is_multiple_of(DIM_STEP),
+            n.is_multiple_of(step),
             Field::N,
-            || {
-                format!(
-                    "{n} is not a multiple of {DIM_STEP} (rows are read in vectors of 16 bytes)"
-                )
-            },
+            || format!("{n} is not a multiple of {step} (rows are read in vectors of 16 bytes)"),
             "pad it, or pass the tensor in another shape: an all_reduce may be of one row",
         );
     }
-    let dtype = config.dtype;
     config.check_limits(found);
-    let bytes = config.shape().map(|shape| {
-        shape
-            .m
-            .saturating_mul(shape.n)
-            .saturating_mul(dtype.bytes())
-    });
+    check_narrow(config, found);
+    let shape = config.shape().filter(|shape| shape.n <= MAX_DIM);
+    let bytes = shape.map(|shape| shape.m.saturating_mul(config.sent_row_bytes(shape.n)));
     if let Some(bytes) = bytes {
         found.require(
             bytes <= MAX_BYTES,
@@ -71,6 +65,28 @@ pub(crate) fn check(config: &CollectiveConfig, world: u32, nodes: u32, found: &m
     check_root(config, world, found);
     check_epilogue(config, found);
     check_protocol(config, nodes, bytes, found);
+}
+
+/// Checks elements of one byte, and their scales.
+fn check_narrow(config: &CollectiveConfig, found: &mut Diagnostics) {
+    let (op, dtype) = (config.op, config.dtype);
+    narrow::check_scales(found, dtype, config.scales);
+    found.require(
+        !op.reduces() || dtype != Dtype::E4m3,
+        Field::DTYPE,
+        || {
+            format!(
+                "{op} adds elements, and each sum rounded to {dtype} would be wrong by up to 6 %"
+            )
+        },
+        "use \"bf16\"; with a norm, all_reduce makes rows of e4m3 if result_scales is given",
+    );
+    found.require(
+        !config.symmetric_result || config.scales == Scales::None,
+        Field::SYMMETRIC_RESULT,
+        || "ranks of a node compare the places of Y alone, so they cannot store to each other's y_scales".to_owned(),
+        "remove it, or the scales",
+    );
 }
 
 fn check_root(config: &CollectiveConfig, world: u32, found: &mut Diagnostics) {
@@ -182,7 +198,7 @@ fn check_protocol(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Dtype, KernelConfig, Norm, Scales, SumEpilogue};
+    use crate::config::{KernelConfig, Norm, SumEpilogue};
     use crate::spec::KernelSpec;
 
     fn mistakes(world: u32, nodes: u32, config: CollectiveConfig) -> Vec<&'static str> {
@@ -257,6 +273,29 @@ mod tests {
         assert_eq!(mistakes(2, 1, narrow), ["n"]);
         let whole = of(Norm::Rms, Scales::Tensor);
         assert_eq!(mistakes(2, 1, whole), ["result_scales", "n"]);
+    }
+
+    #[test]
+    fn elements_of_one_byte_travel_in_whole_vectors_and_are_not_added() {
+        let of = |op, n, scales| CollectiveConfig {
+            n: Dim::Static(n),
+            dtype: Dtype::E4m3,
+            scales,
+            symmetric_result: op == CollectiveOp::AllGather,
+            ..CollectiveConfig::new(op)
+        };
+        let gathered = of(CollectiveOp::AllGather, 1032, Scales::Row);
+        assert_eq!(mistakes(2, 1, gathered), ["n", "symmetric_result"]);
+        for op in [CollectiveOp::AllReduce, CollectiveOp::ReduceScatter] {
+            assert_eq!(mistakes(2, 1, of(op, 1040, Scales::None)), ["dtype"]);
+        }
+        let of_all = of(CollectiveOp::Broadcast, 1040, Scales::Tensor);
+        assert_eq!(mistakes(2, 1, of_all), ["scales"]);
+        let wide = CollectiveConfig {
+            dtype: Dtype::Fp16,
+            ..of(CollectiveOp::AllToAll, 1032, Scales::Block)
+        };
+        assert_eq!(mistakes(2, 1, wide), ["scales"]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 options! {
-    /// A collective of rows of bf16, fp16 or fp32.
+    /// A collective of rows of bf16, fp16 or fp32. Collectives that add nothing also have rows of e4m3.
     ///
     /// ```
     /// use mkernel_spec::{CollectiveConfig, CollectiveOp, Dim, Dtype};
@@ -32,14 +32,24 @@ options! {
             /// Rows of the tensor: for `all_gather` and `reduce_scatter` over all ranks, for `all_to_all` of X on each
             /// rank.
             m as =M,
-            /// Columns of the tensor, a multiple of 8.
+            /// Columns of the tensor, a multiple of 8, or of 16 with e4m3.
             n as =N,
         }
         options {
             /// Type of the elements.
-            #[among(Dtype::RESULTS)]
+            ///
+            /// `e4m3` is for operators that add nothing: `all_gather`, `broadcast` and `all_to_all`.
+            #[among(Dtype::FLOATS)]
             #[serde(default)]
             dtype: Dtype as DTYPE,
+            /// The elements of a row that share a scale, an fp32 number that travels with the row: all (row), or 128 (block); only
+            /// with e4m3.
+            ///
+            /// The kernel also reads `x_scales` and writes `y_scales`, which `gemm` and `ag_gemm` with the same `scales` take as
+            /// `a_scales`.
+            #[among(Scales::OF_ROWS)]
+            #[serde(default)]
+            scales: Scales as =SCALES,
             /// How data travels: as packets that need no flag behind them (ll), or as plain data with a flag behind each chunk
             /// (simple).
             ///
@@ -114,6 +124,8 @@ options! {
     }
 }
 
+/// Bytes of a vector, which a thread loads and stores at once.
+pub(super) const VEC_BYTES: u64 = 16;
 /// The most KiB of a tensor that packets carry.
 pub(super) const MAX_LL_KIB: u32 = 16 << 10;
 
@@ -237,6 +249,19 @@ impl SumEpilogue {
 }
 
 impl CollectiveConfig {
+    /// Bytes of a row of `n` columns on its way to other ranks: its elements, and behind them its scales. Vectors of 16 bytes
+    /// travel, and no vector has bytes of two rows.
+    #[must_use]
+    pub const fn sent_row_bytes(&self, n: u64) -> u64 {
+        n * self.dtype.bytes() + self.scale_vecs(n) * VEC_BYTES
+    }
+
+    /// Vectors for the scales of a row of `n` columns.
+    #[must_use]
+    pub(super) const fn scale_vecs(&self, n: u64) -> u64 {
+        (self.scales.of_row(n) * Dtype::Fp32.bytes()).div_ceil(VEC_BYTES)
+    }
+
     /// The type of the elements of Y.
     #[must_use]
     pub fn result_dtype(&self) -> Dtype {

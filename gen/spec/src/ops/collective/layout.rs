@@ -25,9 +25,10 @@ pub(super) fn id(op_plan: &CollectivePlan, arch: Arch, topology: Topology) -> St
         .root(topology.world())
         .map_or(String::new(), |root| format!("_from{root}"));
     format!(
-        "{}_m{most}{m}n{n}_{}{}{from}_{how}{to}{invariant}",
+        "{}_m{most}{m}n{n}_{}{}{}{from}_{how}{to}{invariant}",
         id_prefix(op_plan.config.op, arch, topology),
         op_plan.config.dtype,
+        op_plan.config.scales.suffix(),
         op_plan.config.epilogue.suffix()
     )
 }
@@ -94,8 +95,15 @@ pub(super) fn operands(op_plan: &CollectivePlan, world: u32) -> Vec<OperandSpec>
         result = result.in_place_of(Operand::X);
     }
     let epilogue = config.epilogue;
-    let row_scales = epilogue.result_scales.of_row(n);
-    let scales = OperandSpec::new(Operand::YScales, y, row_scales, Dtype::Fp32).of_any_stride();
+    let scales = |operand, rows, scales: Scales| {
+        OperandSpec::new(operand, rows, scales.of_row(n), Dtype::Fp32).of_any_stride()
+    };
+    let x_scales = scales(Operand::XScales, x, config.scales).at_any_element();
+    let mut sent_scales = scales(Operand::YScales, y, config.scales).at_any_element();
+    if !config.op.exchanges() {
+        sent_scales = sent_scales.in_place_of(Operand::XScales);
+    }
+    let has_scales = config.scales != Scales::None;
     let one = Extent::Fixed(1);
     let new_residual = matrix(Operand::ResidualOut, y).in_place_of(Operand::Residual);
     let all = [
@@ -105,7 +113,12 @@ pub(super) fn operands(op_plan: &CollectivePlan, world: u32) -> Vec<OperandSpec>
         (epilogue.residual, matrix(Operand::Residual, y)),
         (epilogue.normalises(), matrix(Operand::Weight, one)),
         (epilogue.normalises(), new_residual),
-        (epilogue.quantises(), scales),
+        (
+            epilogue.quantises(),
+            scales(Operand::YScales, y, epilogue.result_scales),
+        ),
+        (has_scales, x_scales),
+        (has_scales, sent_scales),
     ];
     let given = all.into_iter().filter(|(given, _)| *given);
     given.map(|(_, operand)| operand).collect()
@@ -128,14 +141,26 @@ fn epilogue_args(epilogue: SumEpilogue) -> Vec<(&'static str, ArgKind)> {
         kinds.push(("residual_out", ArgKind::Pointer(Operand::ResidualOut)));
         kinds.push(("residual_out_row_bytes", stride));
     }
-    if epilogue.quantises() {
-        kinds.push(("y_scales", ArgKind::Pointer(Operand::YScales)));
-    }
-    if epilogue.result_scales == Scales::Block {
-        let stride = ArgKind::RowStrideBytes(Operand::YScales);
-        kinds.push(("y_scales_row_bytes", stride));
-    }
+    let place = ("y_scales", "y_scales_row_bytes");
+    kinds.extend(scale_args(Operand::YScales, place, epilogue.result_scales));
     kinds
+}
+
+/// The arguments for the scales of a tensor. Only rows with several scales have a stride.
+fn scale_args(
+    operand: Operand,
+    (address, row_bytes): (&'static str, &'static str),
+    scales: Scales,
+) -> Vec<(&'static str, ArgKind)> {
+    let all = [
+        (scales != Scales::None, (address, ArgKind::Pointer(operand))),
+        (
+            scales == Scales::Block,
+            (row_bytes, ArgKind::RowStrideBytes(operand)),
+        ),
+    ];
+    let given = all.into_iter().filter(|(given, _)| *given);
+    given.map(|(_, arg)| arg).collect()
 }
 
 pub(super) fn args(op_plan: &CollectivePlan, topology: Topology) -> ArgLayout {
@@ -145,6 +170,17 @@ pub(super) fn args(op_plan: &CollectivePlan, topology: Topology) -> ArgLayout {
         ("y", ArgKind::Pointer(Operand::Y)),
         ("y_row_bytes", ArgKind::RowStrideBytes(Operand::Y)),
     ];
+    let scales = op_plan.config.scales;
+    kinds.extend(scale_args(
+        Operand::XScales,
+        ("x_scales", "x_scales_row_bytes"),
+        scales,
+    ));
+    kinds.extend(scale_args(
+        Operand::YScales,
+        ("y_scales", "y_scales_row_bytes"),
+        scales,
+    ));
     kinds.extend(epilogue_args(op_plan.config.epilogue));
     if op_plan.compares_places(topology) {
         let by_address = op_plan.stores_to_results(topology);

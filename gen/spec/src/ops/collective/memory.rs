@@ -1,7 +1,7 @@
 //! Symmetric memory of collectives.
 
-use super::config::Protocol;
-use super::op_plan::{CollectivePlan, VEC_BYTES};
+use super::config::{Protocol, VEC_BYTES};
+use super::op_plan::CollectivePlan;
 use crate::parts::region::regions;
 use crate::plan::{Element, Workspace};
 use crate::topology::Topology;

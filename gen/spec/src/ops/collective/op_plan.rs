@@ -1,12 +1,10 @@
 //! The part of a plan that only collectives have.
 
-use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
+use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol, VEC_BYTES};
 use crate::ops::gemm::{SCALE_BLOCK, Scales};
 use crate::topology::Topology;
 use serde::Serialize;
 
-/// Bytes of a vector, which a thread loads and stores at once.
-pub(super) const VEC_BYTES: u64 = 16;
 /// Threads of a CTA that sends packets. The number is small, so that small tensors are spread over several SMs.
 pub(super) const LL_THREADS: u32 = 256;
 
@@ -139,10 +137,10 @@ impl CollectivePlan {
         fewer
     }
 
-    /// Vectors of a row.
+    /// Vectors of a row, with its scales.
     #[must_use]
     pub const fn row_vecs(&self) -> u64 {
-        self.shape.n * self.config.dtype.bytes() / VEC_BYTES
+        self.config.sent_row_bytes(self.shape.n) / VEC_BYTES
     }
 
     /// Vectors of a row of X whose elements share a scale in Y; `None` if Y has no scales.
@@ -162,7 +160,7 @@ impl CollectivePlan {
         of_row && self.norm.is_some_and(|norm| norm.warps > 1)
     }
 
-    /// Bytes of the tensor.
+    /// Bytes of the tensor, with its scales.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.vecs() * VEC_BYTES

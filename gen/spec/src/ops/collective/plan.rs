@@ -9,8 +9,8 @@
 //! puts.
 
 use super::check::MAX_LL_BYTES;
-use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
-use super::op_plan::{CollectivePlan, LL_THREADS, Owners, RowWarps, StepWarps, VEC_BYTES};
+use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol, VEC_BYTES};
+use super::op_plan::{CollectivePlan, LL_THREADS, Owners, RowWarps, StepWarps};
 use super::roles::Roles;
 use super::{cost, layout, memory};
 use crate::config::{Dtype, Field};
@@ -114,7 +114,7 @@ fn candidates(
     let most_bytes = config
         .packet_kib
         .map_or(MAX_LL_BYTES, |kib| u64::from(kib) << 10);
-    let fits = shape.m * shape.n * config.dtype.bytes() <= most_bytes;
+    let fits = shape.m * config.sent_row_bytes(shape.n) <= most_bytes;
     let mut found = Vec::new();
     if topology.world() > 1 && topology.nodes == 1 && may_be(Protocol::Ll) && fits {
         let shots: &[u32] = match config.op {

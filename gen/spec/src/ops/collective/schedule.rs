@@ -1,6 +1,7 @@
 //! The messages of `all_gather`, `reduce_scatter` and `all_reduce` across nodes, as mk/collective sends them.
 
-use super::op_plan::{CollectivePlan, VEC_BYTES};
+use super::config::VEC_BYTES;
+use super::op_plan::CollectivePlan;
 use crate::cost::CostTable;
 use crate::device::Device;
 use crate::parts::schedule::{Action, Lane, Pace, Schedule, Symmetry, View};

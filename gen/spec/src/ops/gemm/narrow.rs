@@ -7,17 +7,21 @@ use crate::diagnostic::Diagnostics;
 
 /// Checks scales, which only elements of one byte have, and that K is contiguous for these elements.
 pub(crate) fn check(found: &mut Diagnostics, dtype: Dtype, scales: Scales, b_layout: BLayout) {
-    let is_narrow = dtype.bytes() == 1;
+    check_scales(found, dtype, scales);
     found.require(
-        scales == Scales::None || is_narrow,
-        Field::SCALES,
-        || format!("elements of {dtype} have no scales"),
-        "remove it, or use dtype = \"e4m3\"",
-    );
-    found.require(
-        b_layout == BLayout::Nk || !is_narrow,
+        b_layout == BLayout::Nk || dtype.bytes() != 1,
         Field::B_LAYOUT,
         || format!("tensor cores take {dtype} only where K is contiguous"),
         "use b_layout = \"nk\"",
+    );
+}
+
+/// Checks scales, which only elements of one byte have.
+pub(crate) fn check_scales(found: &mut Diagnostics, dtype: Dtype, scales: Scales) {
+    found.require(
+        scales == Scales::None || dtype.bytes() == 1,
+        Field::SCALES,
+        || format!("elements of {dtype} have no scales"),
+        "remove it, or use dtype = \"e4m3\"",
     );
 }

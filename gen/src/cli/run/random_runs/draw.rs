@@ -194,19 +194,28 @@ fn collective(random: &mut Draws, op: CollectiveOp, world: u32) -> CollectiveCon
         eps: random.one_of(&[Eps::default(), Eps::new(1e-2)]),
         result_scales: random.one_of(&Scales::OF_ROWS),
     };
+    let dtype = match op.reduces() {
+        true => random.dtype(&Dtype::RESULTS),
+        false => random.dtype(&Dtype::FLOATS),
+    };
+    let scales = match random.scales(dtype, op as usize) {
+        Scales::Tensor => Scales::None,
+        scales => scales,
+    };
     let n = match normalises && epilogue.quantises() {
         true => random.depth(600, Dtype::E4m3),
-        false => random.cols(600),
+        false => random.depth(600, dtype),
     };
     CollectiveConfig {
         m: random.rows(60),
         n,
-        dtype: random.dtype(&Dtype::RESULTS),
+        dtype,
+        scales,
         protocol: random.perhaps(&[Protocol::Ll, Protocol::Simple]),
         shots: random
             .perhaps(&[1, 2])
             .filter(|_| op == CollectiveOp::AllReduce),
-        symmetric_result: op.may_store_to_results() && random.once_in(3),
+        symmetric_result: op.may_store_to_results() && scales == Scales::None && random.once_in(3),
         root: is_rooted.then(|| random.between(0, u64::from(world) - 1) as u32),
         epilogue: match normalises {
             true => epilogue,

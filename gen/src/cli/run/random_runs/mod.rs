@@ -109,6 +109,11 @@ fn the_sample_has_configurations_of_all_kinds() {
             kinds.insert(format!("B as {}", gemm.b_layout));
             kinds.insert(format!("scales of {}", gemm.scales));
         }
+        if let Problem::Collective(collective) = &config.problem
+            && collective.dtype == Dtype::E4m3
+        {
+            kinds.insert(format!("moved rows, scales of {}", collective.scales));
+        }
         if let Problem::Attention(attention) = &config.problem {
             kinds.insert(format!("packed: {}", attention.packed));
             kinds.insert(format!("cached rows: {}", attention.cached.is_some()));
@@ -120,10 +125,11 @@ fn the_sample_has_configurations_of_all_kinds() {
         }
     }
     // All operators, each with both types of two bytes, and both kinds of each of nine pairs; the six operators with a product of
-    // e4m3 and `all_reduce` with such rows, four kinds of scales of GEMMs, and two kinds of scales of tokens.
+    // e4m3, `all_reduce` with such rows, and three collectives that move such rows; four kinds of scales of GEMMs, two kinds of scales
+    // of tokens, and three kinds of scales of moved rows.
     assert_eq!(
         kinds.len(),
-        3 * OPS as usize + 2 * 9 + 7 + 4 + 2,
+        3 * OPS as usize + 2 * 9 + 10 + 4 + 2 + 3,
         "{kinds:#?}"
     );
 }

@@ -137,20 +137,23 @@ fn scale_of(
     }
 }
 
-/// Y of a collective, with a norm the new residual, and with scales of Y the scales.
+/// Y of a collective, with a norm the new residual, and with scales the scales of Y.
 pub fn collective(job: &Job, config: &CollectiveConfig, rank: usize) -> Vec<Vec<Element>> {
     let n = size(config.n);
+    let scales = match config.scales {
+        Scales::None | Scales::Tensor => 0,
+        Scales::Row => 1,
+        Scales::Block => n.div_ceil(128),
+    };
+    if !config.op.reduces() {
+        let of = [(Operand::X, n), (Operand::XScales, scales)].into_iter();
+        let of = of.filter(|(_, cols)| *cols > 0);
+        return of
+            .map(|(operand, cols)| moved(job, config.op, (operand, cols), rank))
+            .collect();
+    }
     let x = job.floats_of_ranks(Operand::X);
-    if matches!(config.op, CollectiveOp::AllGather | CollectiveOp::Broadcast) {
-        return vec![x.concat().into_iter().map(|x| Some((x, 0.0))).collect()];
-    }
     let all_rows = x[0].len() / n;
-    if config.op == CollectiveOp::AllToAll {
-        let rows = job.shard(all_rows, rank);
-        let parts = x.iter().map(|x| &x[rows.start * n..rows.end * n]);
-        let parts = parts.collect::<Vec<_>>().concat();
-        return vec![parts.into_iter().map(|x| Some((x, 0.0))).collect()];
-    }
     let rows = match config.op {
         CollectiveOp::ReduceScatter => job.shard(all_rows, rank),
         _ => 0..all_rows,
@@ -190,6 +193,20 @@ pub fn collective(job: &Job, config: &CollectiveConfig, rank: usize) -> Vec<Vec<
     results[0] = elements.concat();
     results.push(scales);
     results
+}
+
+/// The rows that `rank` gets of an operand with `n` columns, unchanged.
+fn moved(job: &Job, op: CollectiveOp, (operand, n): (Operand, usize), rank: usize) -> Vec<Element> {
+    let x = job.floats_of_ranks(operand);
+    let all = match op {
+        CollectiveOp::AllToAll => {
+            let rows = job.shard(x[0].len() / n, rank);
+            let parts = x.iter().map(|x| &x[rows.start * n..rows.end * n]);
+            parts.collect::<Vec<_>>().concat()
+        }
+        _ => x.concat(),
+    };
+    all.into_iter().map(|x| Some((x, 0.0))).collect()
 }
 
 /// Quantises elements that share a scale to e4m3, the greatest one to 448. Returns the elements and the scale.
