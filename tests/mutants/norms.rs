@@ -47,7 +47,7 @@ fn normalised_in_place() -> NormJob {
     job.with(|job| job.protocol(Protocol::Ll).shots(1))
 }
 
-/// Warps that share a row exchange its greatest magnitude.
+/// Warps that share a row also exchange its greatest magnitude.
 fn scaled_rows() -> NormJob {
     let job = NormJob::new(2, (7, 1040), 2).quantised(Scales::Row);
     job.with(|job| job.protocol(Protocol::Ll).shots(1))
