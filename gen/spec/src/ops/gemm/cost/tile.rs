@@ -50,7 +50,7 @@ pub(super) struct Sharing {
     /// CTAs at work.
     pub active: u32,
     pub has_clusters: bool,
-    /// Whether links take about as long as the product. Stores to other ranks then crowd out loads.
+    /// Whether stores to other ranks crowd out loads.
     pub is_link_bound: bool,
 }
 
