@@ -70,16 +70,19 @@ impl Sender {
 
     /// Sends a heartbeat without waiting, unless a frame is being sent.
     fn beat(&self, frame: &[u8]) {
-        if let Ok(mut rest) = self.rest.try_lock() {
-            if rest.is_empty() {
-                rest.extend_from_slice(frame);
-            }
-            match (&*self.stream).write(&rest) {
-                Ok(count) => drop(rest.drain(..count)),
-                // Nothing of the frame was sent. The connection is full, or the other end is gone.
-                Err(_) if rest.len() == frame.len() => rest.clear(),
-                Err(_) => {}
-            }
+        let Ok(mut rest) = self.rest.try_lock() else {
+            return;
+        };
+        // The rest of an earlier frame is as good a sign of life, and has to go first.
+        let is_whole = rest.is_empty();
+        if is_whole {
+            rest.extend_from_slice(frame);
+        }
+        match (&*self.stream).write(&rest) {
+            Ok(count) => drop(rest.drain(..count)),
+            // The connection is full, or the other end is gone.
+            Err(_) if is_whole => rest.clear(),
+            Err(_) => {}
         }
     }
 }

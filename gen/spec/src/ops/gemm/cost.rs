@@ -49,7 +49,7 @@ pub(super) fn estimate_us(
     };
     let bound = Bound::new(traffic, device);
     let sent_us = push.sent_us(&bound, traffic.link_bytes as f64, device);
-    let (slices, splits) = (push.slices(), order.tail_splits);
+    let slices = push.slices();
     // What rows of other ranks cost was measured where links are idle for most of a call with constant rows.
     let is_brief = !spec.takes_rows() && bound.link_us <= MOST_LINK_SHARE * bound.compute_us;
     // CTAs that begin with rows of other ranks wait for the first slice, and multiply the last slice when the link has sent it.
@@ -68,27 +68,8 @@ pub(super) fn estimate_us(
     let us = if push == Push::None {
         computed
     } else if order.whole_tiles == 0 {
-        // Each CTA waits for its rows. Meanwhile the CTA has filled its stages with B. If a tile needs several slices, the CTA
-        // multiplies the first slices while later slices are sent.
-        let steps = spec
-            .shape
-            .k
-            .div_ceil((spec.types().tile_k() * splits).into()) as f64;
-        let left = 1.0 - (f64::from(core.stages) / steps).min(1.0);
-        let loaded_us = computed - gemm.unfed_us;
-        let last_share = 1.0 / f64::from(slices.div_ceil(splits));
-        let rest_us = loaded_us * left;
-        let rest_us = (rest_us - sent_us * (1.0 - last_share)).max(rest_us * last_share);
-        // CTAs with own rows have finished before and leave their share of L2 to the other CTAs.
-        let share = match order.shard_row_tiles {
-            Some(own) if splits == 1 => {
-                f64::from(order.row_tiles) / f64::from((order.row_tiles - own).max(1))
-            }
-            _ => 1.0,
-        };
-        let rest_us = rest_us / share.min(costs.gemm.max_l2_share);
-        let rows_us = (costs.gemm.first_rows_us + sent_us).max(costs.put_us(&bound)) + rest_us;
-        rows_us.max(loaded_us - costs.flag_us) + gemm.unfed_us
+        let sent = (slices, sent_us, costs.put_us(&bound));
+        single_round_us(spec, core, order, sent, (&gemm, computed), costs)
     } else {
         let near = costs.flag_us + sent_us;
         let all_us = near.max(costs.put_us(&bound)) + gemm.last_us / f64::from(slices);
@@ -103,6 +84,39 @@ pub(super) fn estimate_us(
         0.0
     };
     (costs.launch_us + us + unseen) * gemm.doubt
+}
+
+/// The time of a single round of a GEMM that takes `computed` µs. Rows are sent in `slices` in `sent_us`, and put in `put_us`.
+fn single_round_us(
+    spec: GemmSpec<'_>,
+    core: &CoreLayout,
+    order: &TileOrder,
+    (slices, sent_us, put_us): (u32, f64, f64),
+    (gemm, computed): (&GemmTime, f64),
+    costs: &CostTable,
+) -> f64 {
+    let splits = order.tail_splits;
+    // Each CTA waits for its rows. Meanwhile the CTA has filled its stages with B. If a tile needs several slices, the CTA
+    // multiplies the first slices while later slices are sent.
+    let steps = spec
+        .shape
+        .k
+        .div_ceil((spec.types().tile_k() * splits).into()) as f64;
+    let left = 1.0 - (f64::from(core.stages) / steps).min(1.0);
+    let loaded_us = computed - gemm.unfed_us;
+    let last_share = 1.0 / f64::from(slices.div_ceil(splits));
+    let rest_us = loaded_us * left;
+    let rest_us = (rest_us - sent_us * (1.0 - last_share)).max(rest_us * last_share);
+    // CTAs with own rows have finished before and leave their share of L2 to the other CTAs.
+    let share = match order.shard_row_tiles {
+        Some(own) if splits == 1 => {
+            f64::from(order.row_tiles) / f64::from((order.row_tiles - own).max(1))
+        }
+        _ => 1.0,
+    };
+    let rest_us = rest_us / share.min(costs.gemm.max_l2_share);
+    let rows_us = (costs.gemm.first_rows_us + sent_us).max(put_us) + rest_us;
+    rows_us.max(loaded_us - costs.flag_us) + gemm.unfed_us
 }
 
 /// Bytes of B that are loaded again, because some rows of A are multiplied later than others, by `late_us` if rows of all ranks are
@@ -144,9 +158,9 @@ impl Meeting {
     }
 
     /// The time that two shots take longer with large tiles, µs: the last tile is sent and added up after all products.
-    fn large_tiles_us(self, tile: Tile, costs: &CostTable) -> f64 {
+    fn large_tiles_us(self, tile: Tile, bound: &Bound, costs: &CostTable) -> f64 {
         match (self.shots, (tile.m, tile.n)) {
-            (2, (128, 256)) => costs.gemm.two_shots_large_tiles_us,
+            (2, (128, 256)) if !is_link_bound(bound) => costs.gemm.two_shots_large_tiles_us,
             _ => 0.0,
         }
     }
@@ -231,12 +245,9 @@ pub(super) fn reduce_us(
     };
     let put = first_us + costs.put_us(&bound) + costs.gemm.owner_add_us + results_us;
     if bound.nic_us == 0.0 {
-        let (hidden, large_tiles_us) = match is_link_bound(&bound) {
-            true => (computed.min(sent), 0.0),
-            false => (computed.min(link), meeting.large_tiles_us(tile, costs)),
-        };
-        let unseen = meeting.unseen_share(costs) * hidden;
-        let rest_us = meeting.norm_us(spec, costs) + large_tiles_us;
+        let sending_us = if is_link_bound(&bound) { sent } else { link };
+        let unseen = meeting.unseen_share(costs) * computed.min(sending_us);
+        let rest_us = meeting.norm_us(spec, costs) + meeting.large_tiles_us(tile, &bound, costs);
         return (costs.launch_us + computed.max(sent) + unseen + rest_us) * gemm.doubt;
     }
     (costs.launch_us + computed.max(sent).max(put) + costs.overlap_loss * computed) * gemm.doubt

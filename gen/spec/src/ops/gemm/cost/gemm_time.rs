@@ -98,6 +98,16 @@ fn two_slices_slowdown(
     }
 }
 
+/// The part of the rate of memory that is lost to narrow tiles if all SMs compute.
+fn narrow_loss(spec: GemmSpec<'_>, tile: Tile, rounds: f64, costs: &CostTable) -> f64 {
+    match (spec.op(), tile.n) {
+        (GemmOp::Gemm, 64) => costs.gemm.narrow_tiles_loss,
+        // 64 rows are as fast with any tile, but 16 rows are not (`docs/performance.md#two-slices`).
+        (GemmOp::AgGemm, 64) if rounds > 0.0 && spec.shape.m < 64 => costs.gemm.narrow_tiles_loss,
+        _ => 0.0,
+    }
+}
+
 /// The time of a GEMM alone.
 pub(super) struct GemmTime {
     /// The whole time, µs.
@@ -144,7 +154,6 @@ impl GemmTime {
             true => device.sm_count,
             false => order.work_tiles().min(compute_ctas),
         };
-        let m = spec.shape.m;
         let bound = Bound::new(traffic, device);
         let sharing = Sharing {
             active,
@@ -182,12 +191,7 @@ impl GemmTime {
                 true => f64::from(order.work_tiles()) / f64::from(device.sm_count),
                 false => 1.0,
             },
-            narrow_loss: match (spec.op(), tile.n) {
-                (GemmOp::Gemm, 64) => costs.gemm.narrow_tiles_loss,
-                // 64 rows are as fast with any tile, but 16 rows are not (`docs/performance.md#two-slices`).
-                (GemmOp::AgGemm, 64) if rounds > 0.0 && m < 64 => costs.gemm.narrow_tiles_loss,
-                _ => 0.0,
-            },
+            narrow_loss: narrow_loss(spec, tile, rounds, costs),
             unseen_share: if rounds == 0.0 {
                 costs.overlap_loss
             } else {
