@@ -13,7 +13,7 @@ use mkernel_spec::fabric::{
 };
 use mkernel_spec::{Arch, Backend, KernelConfig, KernelPlan, Op, SizedSpec};
 use mkernel_testing::golden::Golden;
-use mkernel_testing::jobs::quarter_of_long;
+use mkernel_testing::jobs::sixth_of_long;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::num::NonZero;
@@ -23,12 +23,12 @@ fn nvrtc() -> &'static Nvrtc {
     Nvrtc::load().unwrap_or_else(|error| panic!("this test needs libnvrtc: {error}"))
 }
 
-/// No kernel spills registers. A run compiles a quarter of the kernels. [`Nvrtc::compile`] itself refuses warnings in the log,
+/// No kernel spills registers. A run compiles a sixth of the kernels. [`Nvrtc::compile`] itself refuses warnings in the log,
 /// such as unused code, an ignored setmaxnreg or a serialised wgmma.
 #[test]
 fn every_golden_compiles_without_a_spill_or_a_warning() {
     let goldens = Golden::all();
-    let sample = quarter_of_long(&goldens);
+    let sample = sixth_of_long(&goldens);
     let (left, faults) = (Mutex::new(sample.iter()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {

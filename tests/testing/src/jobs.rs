@@ -6,7 +6,7 @@
 //! - [`Turns`] makes calls of several operators of one communicator in turn.
 //! - [`overlap`] makes two calls that the host cannot order, and [`overtaken`] a call that a later call may overtake.
 //! - [`prepared`] makes single calls of one operator, for tests of their errors.
-//! - [`share`], [`quarter_of_long`] and [`each_in_one`] take some jobs of a long list.
+//! - [`share`], [`sixth_of_long`] and [`each_in_one`] take some jobs of a long list.
 //! - [`all_are_right`] and its neighbours run jobs with many seeds.
 
 pub mod attention;
@@ -46,7 +46,7 @@ pub use runs::{
     all_are_right_when_counters_wrap, all_fail, for_each_in_parallel, named, none_fails,
     right_for_seeds,
 };
-pub use shares::{draw, each_in_one, quarter_of_long, share};
+pub use shares::{draw, each_in_one, share, sixth_of_long};
 pub use simulated::{Backend, Results, SimulatedJob, WRAPPING_CALL_COUNTS};
 pub use turns::Turns;
 

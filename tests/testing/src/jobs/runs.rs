@@ -1,6 +1,6 @@
 //! Runs of many jobs on all cores, with many seeds.
 
-use super::shares::quarter_of_long;
+use super::shares::sixth_of_long;
 use super::simulated::{Results, SimulatedJob, WRAPPING_CALL_COUNTS};
 use std::num::NonZero;
 use std::ops::Range;
@@ -63,7 +63,7 @@ pub fn all_are_right<J: SimulatedJob + Sync>(jobs: &[(impl AsRef<str> + Sync, J)
     });
 }
 
-/// Runs each job of a short list, and a quarter of the jobs of a [long list](quarter_of_long), once: as it is, or while its call count passes
+/// Runs each job of a short list, and a sixth of the jobs of a [long list](sixth_of_long), once: as it is, or while its call count passes
 /// 2^31 or 2^32. A job that replays a graph runs as it is. For other jobs, the sum of the bytes of the name decides, so that a job runs in different ways on two ranks and on four
 /// ranks.
 ///
@@ -71,7 +71,7 @@ pub fn all_are_right<J: SimulatedJob + Sync>(jobs: &[(impl AsRef<str> + Sync, J)
 /// A run fails. The message names the job.
 pub fn all_are_right_now_or_after_many_calls<J: CallCount + Sync>(jobs: &[(String, J)]) {
     let [half, whole] = WRAPPING_CALL_COUNTS;
-    none_fails(&quarter_of_long(jobs), |(name, job)| {
+    none_fails(&sixth_of_long(jobs), |(name, job)| {
         let turn = name.bytes().map(u32::from).sum::<u32>() % 3;
         let result = match (job.replays_a_graph(), turn) {
             (true, _) | (_, 0) => job.run(0),

@@ -37,12 +37,14 @@ pub fn share<J>(jobs: Vec<J>, key: impl Hash, (number, count): (u64, u64)) -> Ve
     in_share.map(|(_, job)| job).collect()
 }
 
-/// Returns one of each four neighbours of a list with more than four jobs, and a shorter list as it is.
-pub fn quarter_of_long<J>(jobs: &[J]) -> Vec<&J> {
-    match jobs.len() {
-        0..=4 => jobs.iter().collect(),
-        _ => share(jobs.iter().collect(), "a quarter of a long list", (0, 4)),
-    }
+/// Returns one of each six neighbours of a list with more than four jobs, and a shorter list as it is.
+pub fn sixth_of_long<J>(jobs: &[J]) -> Vec<&J> {
+    let count = match jobs.len() as u64 {
+        0..=4 => 1,
+        // A share of fewer jobs could be empty.
+        count => count.min(6),
+    };
+    share(jobs.iter().collect(), "a part of a long list", (0, count))
 }
 
 /// Returns the jobs of each of these worlds, which are alike, but each job in one world only.
