@@ -27,7 +27,7 @@ pub(super) fn limit(timeout: Duration) -> Duration {
 /// The sending side of a connection, which steps and heartbeats share.
 pub(super) struct Sender {
     stream: Arc<TcpStream>,
-    /// The rest of a frame of which TCP has taken a part. It has to be sent before the next frame.
+    /// The bytes of a frame that TCP has not taken yet. TCP must take these bytes before the next frame.
     rest: Mutex<Vec<u8>>,
 }
 
@@ -53,7 +53,7 @@ impl Sender {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     if is_over() {
-                        // A frame of which nothing was sent is forgotten.
+                        // If TCP has taken no byte of this frame, the frame is not sent later.
                         if rest.len() >= frame.len() {
                             let before = rest.len() - frame.len();
                             rest.truncate(before);

@@ -1,5 +1,5 @@
-//! Connects the ranks that are left of a job after ranks have failed. The connections of the job are not used, since all of them
-//! may end at a rank that is gone.
+//! Connects the ranks that are left of a job after ranks have failed. The connections of the job are not used, since every
+//! connection may lead to a rank that has ended.
 //!
 //! Each rank listens at an address that all ranks know from the start. After a failure, a rank connects to the lowest rank that has
 //! not ended. If all lower ranks have ended, it accepts the higher ranks itself. The accepting rank goes on as soon as every higher

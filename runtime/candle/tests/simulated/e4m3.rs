@@ -123,7 +123,7 @@ fn scaled_rows_are_gathered_and_their_sums_scattered_and_normalised() -> Result<
 fn quantised_rows_of_a_norm_are_the_input_of_a_layer() -> Result<()> {
     let shape = [2, 3, HIDDEN];
     let (residual, norm) = (random(8, &shape)?, random(9, &[HIDDEN])?);
-    // A gate and an up projection of 136 outputs each, whose blocks begin with each of them.
+    // A gate and an up projection of 136 outputs each. Blocks of the up projection begin with its first row.
     let halves = [10, 11].map(|seed| factor(Scales::Block, seed, [136, HIDDEN], WEIGHT_BLOCK));
     let [(gate, of_gate), (up, of_up)] = halves.map(|half| half.expect("a factor"));
     let join = |parts: [&Tensor; 2]| Tensor::cat(&parts, 0);

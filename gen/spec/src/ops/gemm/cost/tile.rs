@@ -55,8 +55,8 @@ pub(super) struct Sharing {
 }
 
 /// The time of one tile, µs. Tiles of 128×128 of bf16 and fp16 load faster than other tiles, and multiply a little slower than tiles
-/// of 128×256 (`docs/performance.md#square-tiles`). For rows at run time, several nodes
-/// and bound links, this was not measured.
+/// of 128×256 (`docs/performance.md#square-tiles`). This was not measured for rows at run time, on several
+/// nodes, and where links are busy.
 pub(super) fn tile_of_spec_us(
     spec: GemmSpec<'_>,
     tile: Tile,
