@@ -1,8 +1,8 @@
 //! Golden configurations of GEMM operators with a norm.
 
 use crate::some;
-use mkernel_spec::GemmOp;
 use mkernel_spec::plan::GemmPlan;
+use mkernel_spec::{GemmOp, Scales};
 use mkernel_testing::golden::Golden;
 
 #[test]
@@ -22,6 +22,16 @@ fn goldens_cover_norms_of_products() {
                     && g.plan.max_rows().is_some() == rows
             });
         }
+    }
+    for (scales, shots) in [(Scales::Block, 1), (Scales::Row, 2), (Scales::Block, 2)] {
+        some(
+            &goldens,
+            &format!("{scales} scales in {shots} shots"),
+            |g| {
+                g.gemm().config.epilogue.result_scales == scales
+                    && reduction(g).is_some_and(|r| r.shots == shots)
+            },
+        );
     }
     for relays in [true, false] {
         some(&goldens, "a norm behind each exchange of one shot", |g| {

@@ -327,6 +327,8 @@ fn products(world: u32) -> Vec<(String, GemmNormJob)> {
     [
         gemm_norm::normalised(world),
         gemm_norm::normalised_by_owners(world),
+        gemm_norm::quantised::in_one_shot(world),
+        gemm_norm::quantised::by_owners(world),
         large_products(world),
     ]
     .concat()
@@ -338,10 +340,10 @@ fn norms_of_products_are_right() {
     let _limit = TimeLimit::start("norms of products", Duration::from_secs(480));
     for world in worlds(1) {
         let jobs = products(world);
+        let kernels = jobs.iter().flat_map(|(_, job)| job.kernels());
         compile(
-            &jobs
-                .iter()
-                .map(|(_, job)| spec_of_product(job))
+            &kernels
+                .map(|kernel| spec_of_product(&kernel))
                 .collect::<Vec<_>>(),
         );
         for (name, job) in &jobs {
@@ -359,7 +361,7 @@ fn norms_of_products_are_right() {
     }
 }
 
-fn spec_of_product(GemmNormJob { job, .. }: &GemmNormJob) -> SizedSpec {
+fn spec_of_product(job: &GemmJob) -> SizedSpec {
     let spec = SizedSpec::for_sizes(job.kernel(), job.shape);
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }

@@ -1,6 +1,6 @@
 //! The documentation of a collective.
 
-use super::gemm::blocks;
+use super::gemm::{blocks, quantised_rows};
 use super::operand::OperandDoc;
 use super::phrases::{Ranks, size};
 use mkernel_spec::abi::Operand;
@@ -70,16 +70,11 @@ fn scales(config: &CollectiveConfig) -> Option<String> {
             "Each row travels with its scales, of which `x_scales` has one for {of}, to `y_scales`."
         ));
     }
-    let of = match config.epilogue.result_scales {
-        Scales::None | Scales::Tensor => return None,
-        Scales::Row => "a row",
-        Scales::Block => "128 columns of a row",
-    };
-    Some(format!(
-        "Each element `y` of these rows, rounded to {}, becomes `y / scale` in `Y`, rounded to e4m3. The `scale` of {of} in \
-         `y_scales` is their greatest magnitude divided by 448.",
-        config.dtype
-    ))
+    quantised_rows(
+        config.epilogue.result_scales,
+        config.dtype,
+        ("Y", "y_scales"),
+    )
 }
 
 /// The operands of a rank.

@@ -43,8 +43,9 @@ fn epilogue(config: &GemmConfig) -> Option<String> {
     if epilogue.normalises() {
         return Some(format!(
             "Each element `sum` of that sum becomes `z = {formula}` in `residual_out`, computed in fp32 and rounded once. C has \
-             the rows of `z / √(mean(z²) + {}) · weight`.",
-            epilogue.eps
+             the rows of `z / √(mean(z²) + {}) · weight`.{}",
+            epilogue.eps,
+            of_scales(config)
         ));
     }
     let swiglu = match epilogue.swiglu {
@@ -58,6 +59,33 @@ fn epilogue(config: &GemmConfig) -> Option<String> {
             "Each element `sum` of that sum becomes `{formula}` in C, computed in fp32 and rounded once.{swiglu}"
         )
     })
+}
+
+/// A sentence about the scales of normalised rows. Empty if rows have no scales.
+fn of_scales(config: &GemmConfig) -> String {
+    quantised_rows(
+        config.epilogue.result_scales,
+        config.types().c,
+        ("C", "c_scales"),
+    )
+    .map_or(String::new(), |sentence| format!(" {sentence}"))
+}
+
+/// Sentences about normalised rows of type `dtype` that become `result` with `scales`. `None` if rows have no scales.
+pub(super) fn quantised_rows(
+    of: Scales,
+    dtype: Dtype,
+    (result, scales): (&str, &str),
+) -> Option<String> {
+    let of = match of {
+        Scales::None | Scales::Tensor => return None,
+        Scales::Row => "a row",
+        Scales::Block => "128 columns of a row",
+    };
+    Some(format!(
+        "Each element `y` of these rows, rounded to {dtype}, becomes `y / scale` in `{result}`, rounded to e4m3. The `scale` of {of} \
+         in `{scales}` is their greatest magnitude divided by 448."
+    ))
 }
 
 /// The operands of a rank.
@@ -83,7 +111,7 @@ pub fn operands(config: &GemmConfig, ranks: Ranks) -> Vec<OperandDoc> {
     let mut operands = vec![
         OperandDoc::new(Operand::A, types.a, format!("[{rows_of_a}, {k}]")).note(a.1),
         OperandDoc::new(Operand::B, types.b, b),
-        rows_of_c(Operand::C, types.c),
+        rows_of_c(Operand::C, config.result_dtype()),
     ];
     operands.extend(scales(config, &rows_of_a));
     if config.epilogue.bias {
@@ -105,6 +133,7 @@ pub fn operands(config: &GemmConfig, ranks: Ranks) -> Vec<OperandDoc> {
         operands.push(weight.note(SAME));
         operands.push(rows_of_c(Operand::ResidualOut, types.addend));
     }
+    operands.extend(c_scales(config, &c.0));
     operands
 }
 
@@ -149,6 +178,16 @@ fn scales(config: &GemmConfig, rows_of_a: &str) -> Vec<OperandDoc> {
         },
         of_b,
     ]
+}
+
+/// The scales of C, which has `rows` rows, if it has scales.
+fn c_scales(config: &GemmConfig, rows: &str) -> Option<OperandDoc> {
+    let shape = match config.epilogue.result_scales {
+        Scales::None | Scales::Tensor => return None,
+        Scales::Row => format!("[{rows}]"),
+        Scales::Block => format!("[{rows}, {}]", blocks(config.n, "N")),
+    };
+    Some(OperandDoc::new(Operand::CScales, Dtype::Fp32, shape))
 }
 
 pub(super) const SAME: &str = "the same on all ranks";

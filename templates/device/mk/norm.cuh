@@ -12,7 +12,7 @@ namespace mk {
 template <class Config>
 concept NormalisesRows = requires { Config::kEps; };  // added to the mean of squares
 
-// The sum of the squares of two elements, and the two elements normalised.
+// The sum of the squares of two elements, and the two elements normalised. See RmsNorm.
 template <HalfWordElement E>
 MK_DEVICE float squares_of_pair(u32 pair) {
   return E::low(pair) * E::low(pair) + E::high(pair) * E::high(pair);
@@ -20,6 +20,12 @@ MK_DEVICE float squares_of_pair(u32 pair) {
 template <HalfWordElement E>
 MK_DEVICE u32 scaled_pair(u32 pair, float scale, u32 weight) {
   return E::pack(E::low(pair) * E::low(weight) * scale, E::high(pair) * E::high(weight) * scale);
+}
+
+// The greater of `greatest` and the |z * weight| of two elements.
+template <HalfWordElement E>
+MK_DEVICE float greater_of_pair(float greatest, u32 pair, u32 weight) {
+  return Quantise::greater(Quantise::greater(greatest, E::low(pair) * E::low(weight)), E::high(pair) * E::high(weight));
 }
 
 // The sum of the values of all lanes of a warp, in all lanes. The order of additions never changes.

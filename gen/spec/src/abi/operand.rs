@@ -23,6 +23,8 @@ pub enum Operand {
     BScales,
     /// The scales of the down projections of this rank's experts.
     DownScales,
+    /// The scales of this rank's C.
+    CScales,
     /// The bias that is added to each row of the sum: a matrix of one row.
     Bias,
     /// The residual that is added to C last, or before a norm.
@@ -82,6 +84,7 @@ impl Operand {
             Self::AScales => "a_scales",
             Self::BScales => "b_scales",
             Self::DownScales => "down_scales",
+            Self::CScales => "c_scales",
             Self::Bias => "bias",
             Self::Residual => "residual",
             Self::Weight => "weight",
@@ -113,6 +116,7 @@ impl Operand {
         matches!(
             self,
             Self::C
+                | Self::CScales
                 | Self::ResidualOut
                 | Self::O
                 | Self::Lse

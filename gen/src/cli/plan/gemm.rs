@@ -3,7 +3,7 @@
 use super::description::{Description, ranks_on};
 use crate::cli::format::{bytes, count};
 use mkernel_spec::plan::{Body, GemmPlan, Reduction};
-use mkernel_spec::{BLayout, GemmOp, Norm, Topology};
+use mkernel_spec::{BLayout, GemmOp, Norm, Scales, Topology};
 use std::fmt::Write as _;
 
 pub(super) fn describe(body: &Body, op_plan: &GemmPlan, topology: Topology) -> Description {
@@ -66,10 +66,11 @@ fn computes(op_plan: &GemmPlan, topology: Topology) -> String {
         norm => format!("{norm}({})", epilogue.formula(&product)),
     };
     let formula = format!("C[{m},{n}] = {formula}{result}");
-    let types = op_plan.types();
-    let dtype = match types.a == types.c {
-        true => types.a.to_string(),
-        false => format!("{}, C {}", types.a, types.c),
+    let (a, c) = (op_plan.types().a, op_plan.config.result_dtype());
+    let dtype = match (a == c, epilogue.result_scales) {
+        (true, Scales::None) => a.to_string(),
+        (_, Scales::None) => format!("{a}, C {c}"),
+        (_, scales) => format!("{a}, C {c} with a scale for each {scales}"),
     };
     let b = match op_plan.config.b_layout {
         BLayout::Kn => "B as [K,N]",

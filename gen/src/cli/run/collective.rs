@@ -5,7 +5,7 @@ use super::quantised::Quantised;
 use super::reference::{Matrix, matrix_sums_bytes, rounding_error};
 use mkernel::KernelPlan;
 use mkernel::Operand;
-use mkernel::spec::plan::{CollectivePlan, SCALE_BLOCK};
+use mkernel::spec::plan::CollectivePlan;
 use mkernel::spec::{CollectiveOp, Dtype, Scales};
 
 /// A random tensor of each rank.
@@ -59,13 +59,16 @@ pub fn expected(
     let common = |operand| inputs.of(operand).first().map_or(&[][..], |all| all);
     let z = sum.plus(common(Operand::Bias), common(Operand::Residual));
     let y = z.rms_norm(common(Operand::Weight), epilogue.eps.value());
-    let share = match epilogue.result_scales {
-        Scales::None | Scales::Tensor => return Some(vec![y, z]),
-        Scales::Row => y.cols,
-        Scales::Block => SCALE_BLOCK as usize,
+    Some(normalised(y, z, epilogue.result_scales))
+}
+
+/// The results of a kernel with the normalised rows `y` of `z`: the rows, the new residual, and with scales the scales of the rows.
+pub(super) fn normalised(y: Matrix, z: Matrix, scales: Scales) -> Vec<Matrix> {
+    let Some(share) = scales.shared_by(y.cols as u64) else {
+        return vec![y, z];
     };
-    let Quantised { elements, scales } = Quantised::of(&y, share);
-    Some(vec![elements, z, scales])
+    let Quantised { elements, scales } = Quantised::of(&y, share as usize);
+    vec![elements, z, scales]
 }
 
 /// The elements of an operand that `rank` gets from all ranks, and that nothing changes. `before` and `after` are the operand before

@@ -1,5 +1,6 @@
 //! Inputs and references of GEMM operators.
 
+use super::collective::normalised;
 use super::inputs::Inputs;
 use super::reference::{Addends, Matrix, matrix_sums_bytes, multiply, scaled};
 use mkernel::Operand;
@@ -30,7 +31,7 @@ pub fn inputs(plan: &KernelPlan, op_plan: &GemmPlan, seed: u64, call: u32) -> In
     })
 }
 
-/// The expected C of `rank`, in fp32, and with a norm the new residual.
+/// The expected C of `rank`, in fp32, with a norm the new residual, and with scales the scales of C.
 pub fn expected(
     plan: &KernelPlan,
     op_plan: &GemmPlan,
@@ -86,7 +87,7 @@ pub fn expected(
         return Some(vec![c]);
     }
     let y = c.rms_norm(of_rank(Operand::Weight), config.epilogue.eps.value());
-    Some(vec![y, c])
+    Some(normalised(y, c, config.epilogue.result_scales))
 }
 
 /// The numbers of rows and of columns of A, and of B, that share a scale. `None` if there are no scales.

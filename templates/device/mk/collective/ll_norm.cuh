@@ -3,9 +3,10 @@
 // no barrier is between the sums and the result. If all elements of a row share a scale, a packet also has the greatest
 // |z * weight| of the warp's part of the row.
 #pragma once
-#include <mk/collective/quantised_norm.cuh>
+#include <mk/collective/norm.cuh>
 #include <mk/comm/ll.cuh>
 #include <mk/deadline.cuh>
+#include <mk/quantised_norm.cuh>
 
 namespace mk::collective {
 
@@ -27,7 +28,7 @@ template <class Config, class Args, class Workspace>
 struct LlNorm {
   using Shards = collective::Shards<Config>;
   using Norm = RowNorm<Config, Args>;
-  using Quantised = QuantisedNorm<Config, Args>;
+  using Quantised = QuantisedNorm<typename Config::Element, Config, Args>;
 
   // All warps of the grid: calls `z(vec, load(vec))` once for each vector of the tensor, in the lane that has the
   // vector, and stores the norm of the vector to the result. Loads of several vectors come before the first `z` of
@@ -115,41 +116,12 @@ struct LlNorm {
       if constexpr (QuantisesRows<Config>) vecs[v] = Norm::scaled(vecs[v], scale, weights[v]);
       else store_vec16(Tensors<Config, Args>::output(args).at(first + vec_of(part, v)), Norm::scaled(vecs[v], scale, weights[v]));
     }
-    if constexpr (QuantisesRows<Config>) quantise(args, row, part, vecs, Quantised::of_row(sums.greatest, scale));
-  }
-
-  // A warp that has the vectors `y` of a normalised row: stores the vectors as elements of e4m3. `least` is the greatest magnitude of
-  // the row if all its elements share a scale.
-  static MK_DEVICE void quantise(const Args& args, u32 row, u32 part, const Vec16 (&y)[Config::kLaneVecs], float least) {
-    constexpr u32 kScales = kSharesScale<Config> ? 1 : Config::kLaneVecs;  // of this lane's vectors
-    float greatest[kScales];
-#pragma unroll
-    for (float& of_scale : greatest) of_scale = least;
-    if constexpr (!kSharesScale<Config>) {
-#pragma unroll
-      for (u32 v = 0; v < Config::kLaneVecs; ++v) {
-        if (vec_of(part, v) < Config::kRowVecs) greatest[v] = Quantised::greater(greatest[v], y[v]);
-      }
-      Quantised::of_lanes(greatest);
-    }
-#pragma unroll
-    for (u32 v = 0; v < Config::kLaneVecs; ++v) {
-      const u32 vec = vec_of(part, v);
-      if (vec < Config::kRowVecs) Quantised::store(args, row * Config::kRowVecs + vec, y[v], greatest[v % kScales]);
+    if constexpr (QuantisesRows<Config>) {
+      Quantised::store_vecs(args, row, vec_of(part, 0), vecs, Quantised::magnitude(sums.greatest, scale));
     }
   }
 
-  // What the scale of the norm needs of a part of a row, and the greatest |z * weight| where the row has one scale.
-  struct Sums {
-    float squares = 0.0f, greatest = 0.0f;
-
-    // All lanes: of the parts of all lanes, in all lanes.
-    MK_DEVICE Sums of_warp() const {
-      Sums all{warp_sum(squares), greatest};
-      if constexpr (kSharesScale<Config>) all.greatest = warp_max(greatest);
-      return all;
-    }
-  };
+  using Sums = NormSums<kSharesScale<Config>>;
 
   // A warp that has the vectors `vecs` of a row: the sums of the whole row, whose squares are the sum of its blocks.
   static MK_DEVICE Sums sums_of_blocks(const RankContext& ctx, u32 row, u32 part, const Vec16 (&vecs)[Config::kLaneVecs], float greatest) {

@@ -56,7 +56,6 @@ struct RowNorm {
 
   // See RmsNorm.
   static MK_DEVICE float greater(float greatest, const Vec16& vec, const Vec16& weight) { return Rms::greater(greatest, vec, weight); }
-  static MK_DEVICE float magnitude(float product, float scale) { return Rms::magnitude(product, scale); }
   static MK_DEVICE Vec16 scaled(const Vec16& vec, float scale, const Vec16& weight) {
     return Rms::scaled(vec, scale, weight);
   }

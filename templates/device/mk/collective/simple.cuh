@@ -7,10 +7,11 @@
 #include <mk/call.cuh>
 #include <mk/collective/exchange.cuh>
 #include <mk/collective/gather.cuh>
+#include <mk/collective/norm.cuh>
 #include <mk/collective/peer_results.cuh>
-#include <mk/collective/quantised_norm.cuh>
 #include <mk/collective/reduce.cuh>
 #include <mk/collective/scatter.cuh>
+#include <mk/quantised_norm.cuh>
 #include <mk/roles.cuh>
 
 namespace mk::collective {
@@ -177,7 +178,7 @@ struct Simple {
       const auto norm = [&](const Operands& operands) { return Norm::scaled(operands.z, scale, operands.weight); };
       if constexpr (QuantisesRows<Config>) {
         if constexpr (kSharesScale<Config>) greatest = warp_max(greatest);
-        quantise<kUnroll>(args, first_vec, load, norm, QuantisedNorm<Config, Args>::of_row(greatest, scale));
+        quantise<kUnroll>(args, row, load, norm, Quantised::magnitude(greatest, scale));
       } else {
         for_each_vec<kUnroll>(Config::kRowVecs, load, [&](u32 vec, const Operands& operands) {
           store_vec16(result.at(first_vec + vec), norm(operands));
@@ -189,11 +190,11 @@ struct Simple {
       Vec16 z, weight;
     };
 
-    // A warp: stores a row, which begins at vector `first_vec`, as elements of e4m3. `least` is the greatest magnitude of the row if all
-    // its elements share a scale.
+    using Quantised = QuantisedNorm<typename Config::Element, Config, Args>;
+
+    // A warp: stores a row as elements of e4m3. `of_row` is the greatest magnitude of the row if all its elements share a scale.
     template <u32 kUnroll, class Load, class Normalise>
-    static MK_DEVICE void quantise(const Args& args, u32 first_vec, const Load& load, const Normalise& norm, float least) {
-      using Quantised = QuantisedNorm<Config, Args>;
+    static MK_DEVICE void quantise(const Args& args, u32 row, const Load& load, const Normalise& norm, float of_row) {
       // Lanes that share a scale stay together, also where some have no vector.
 #pragma unroll 1
       for (u32 turn = 0; turn < Config::kRowVecs; turn += kWarp * kUnroll) {
@@ -204,18 +205,11 @@ struct Simple {
           if (vec < Config::kRowVecs) operands[u] = load(vec);
         }
         Vec16 y[kUnroll];
-        float greatest[kUnroll];
 #pragma unroll
         for (u32 u = 0; u < kUnroll; ++u) {
-          y[u] = turn + u * kWarp + lane_index() < Config::kRowVecs ? norm(operands[u]) : Vec16{};
-          greatest[u] = kSharesScale<Config> ? least : Quantised::greater(least, y[u]);
+          if (turn + u * kWarp + lane_index() < Config::kRowVecs) y[u] = norm(operands[u]);
         }
-        if constexpr (!kSharesScale<Config>) Quantised::of_lanes(greatest);
-#pragma unroll
-        for (u32 u = 0; u < kUnroll; ++u) {
-          const u32 vec = turn + u * kWarp + lane_index();
-          if (vec < Config::kRowVecs) Quantised::store(args, first_vec + vec, y[u], greatest[u]);
-        }
+        Quantised::store_vecs(args, row, turn + lane_index(), y, of_row);
       }
     }
   };

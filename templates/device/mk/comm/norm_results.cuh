@@ -9,7 +9,7 @@
 // rows are complete only then.
 #pragma once
 #include <mk/comm/results.cuh>
-#include <mk/norm.cuh>
+#include <mk/quantised_norm.cuh>
 
 namespace mk::comm {
 
@@ -144,6 +144,7 @@ struct NormResults {
   // Each lane stores a vector and loads the vector of a later step in its place, so that kUnroll loads are on their way.
   template <class Args>
   static MK_DEVICE void normalise(const Args& args, const RankContext& ctx, u32 row) {
+    using Quantised = QuantisedNorm<ElementC, Config, Args>;
     wait_row(ctx, row);
     const u32 in_lane = lane_index() * kVecBytes;
     u8* const c = args.c_rows + row * args.c_row_bytes + in_lane;
@@ -158,20 +159,41 @@ struct NormResults {
       const u8* in_c = c + (step + u) * kWarp * kVecBytes;
       z[u] = load_written_vec16(is_in_c(owned, u) ? in_c : slots + (step + u) * kStepBytes);
     };
+    [[maybe_unused]] float greatest = 0.0f;  // |z * weight| of the row, and then the greatest magnitude of its norm
+    if constexpr (kSharesScale<Config>) {
+#pragma unroll 1
+      for (u32 step = 0; step < kSteps; ++step) {
+        load(owned_tiles(ctx, row, step), step, 0);
+        if (has(step)) greatest = Norm::greater(greatest, z[0], load_vec16(args.weight + in_lane + step * kWarp * kVecBytes));
+      }
+      __syncwarp();
+      greatest = warp_max(greatest);
+    }
     u32 owned = owned_tiles(ctx, row, 0);
 #pragma unroll
     for (u32 u = 0; u < kUnroll; ++u) load(owned, 0, u);
     const float scale = Norm::scale(squares_of_row(ctx, row), kRowVecs);
+    if constexpr (kSharesScale<Config>) greatest = Quantised::magnitude(greatest, scale);
 #pragma unroll 1
     for (u32 step = 0; step < kSteps; step += kUnroll) {
       const u32 owned_now = owned;
       owned = owned_tiles(ctx, row, step + kUnroll);
 #pragma unroll
       for (u32 u = 0; u < kUnroll; ++u) {
-        if (!has(step + u)) continue;
         const u32 byte = (step + u) * kWarp * kVecBytes;
-        if (!is_in_c(owned_now, u)) store_vec16(c + byte, z[u]);
-        store_vec16(y + byte, Norm::scaled(z[u], scale, load_vec16(args.weight + in_lane + byte)));
+        if constexpr (QuantisesRows<Config>) {
+          Vec16 normalised[1];
+          if (has(step + u)) {
+            if (!is_in_c(owned_now, u)) store_vec16(c + byte, z[u]);
+            normalised[0] = Norm::scaled(z[u], scale, load_vec16(args.weight + in_lane + byte));
+          }
+          __syncwarp();
+          Quantised::store_vecs(args, row, (step + u) * kWarp + lane_index(), normalised, greatest);
+        } else {
+          if (!has(step + u)) continue;
+          if (!is_in_c(owned_now, u)) store_vec16(c + byte, z[u]);
+          store_vec16(y + byte, Norm::scaled(z[u], scale, load_vec16(args.weight + in_lane + byte)));
+        }
         load(owned, step + kUnroll, u);
       }
     }

@@ -58,7 +58,7 @@ struct GemmNorm {
       for (u32 half = 0; half < 2; ++half) {
         const u32 row = own.first_row() + half * Fragment::kHalfRows, col = own.first_col() + sub * kSubTile;
         const bool has_row = row < Elements::Rows::all(own.ctx);
-        float squares = 0.0f;
+        typename Elements::Sums sums;
         if (has_row) {
           const auto addends = own.template load_addends<Elements::kQuads>(row, col);
           u8* line = own.args.c_rows + row * own.args.c_row_bytes;
@@ -67,10 +67,10 @@ struct GemmNorm {
             const u32 first = sub * kSubTile + q * Elements::kQuadCols;
             const float *left = sum.pair(half, first), *right = sum.pair(half, first + Fragment::kBlockCols);
             float quad[4] = {left[0], left[1], right[0], right[1]};
-            Elements::store_quad(line, col, quad, addends, q, squares);
+            Elements::store_quad(line, col, quad, addends, q, sums);
           }
         }
-        Elements::Norm::keep_squares(own.ctx, has_row, row, own.sub_tile(sub), squares);
+        Elements::Norm::keep(own.ctx, has_row, row, own.sub_tile(sub), sums);
       }
     }
   }

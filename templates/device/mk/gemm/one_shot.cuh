@@ -144,12 +144,12 @@ struct OneShot {
         for (u32 half = 0; half < 2; ++half) {
           const u32 row = first_row() + half * Fragment::kHalfRows;
           const bool has_row = row < Rows::all(ctx) && is_reducer(row);
-          float squares = 0.0f;
+          typename Elements::Sums sums;
           if (has_row) {
 #pragma unroll 1
-            for (u32 first = 0; first < kPackets; first += kInFlight) reduce_packets(row, sub, half, first, squares);
+            for (u32 first = 0; first < kPackets; first += kInFlight) reduce_packets(row, sub, half, first, sums);
           }
-          if constexpr (kNormalises) Norm::keep_squares(ctx, has_row, row, sub_tile(sub), squares);
+          if constexpr (kNormalises) Norm::keep(ctx, has_row, row, sub_tile(sub), sums);
         }
       }
     }
@@ -163,22 +163,25 @@ struct OneShot {
         for (u32 half = 0; half < 2; ++half) {
           const u32 row = first_row() + half * Fragment::kHalfRows;
           const bool has_row = row < Rows::all(ctx) && !is_reducer(row);
-          float squares = 0.0f;
+          typename Elements::Sums sums;
           if (has_row) {
-            Packet sums[kPackets];
-            wait_sums(row, sub, half, sums);
+            const u32 first = first_col() + sub * kSubTile;
+            u32 weights[kPackets][2];
+            if constexpr (QuantisesRows<Config>) Elements::load_weights(first, weights);
+            Packet packets[kPackets];
+            wait_sums(row, sub, half, packets);
             u8* line = args.c_rows + row * args.c_row_bytes;
 #pragma unroll
             for (u32 p = 0; p < kPackets; ++p) {
-              if constexpr (kNormalises) squares += squares_of_pair<ElementC>(sums[p].first()) + squares_of_pair<ElementC>(sums[p].second());
-              const u32 col = first_col() + sub * kSubTile + p * Elements::kQuadCols;
-              if (col < Config::kN) store_word(line + ElementC::bytes(col), sums[p].first());
+              if constexpr (kNormalises) sums.template add<ElementC>(packets[p].first(), packets[p].second(), weights[p]);
+              const u32 col = first + p * Elements::kQuadCols;
+              if (col < Config::kN) store_word(line + ElementC::bytes(col), packets[p].first());
               if (col + Fragment::kBlockCols < Config::kN) {
-                store_word(line + ElementC::bytes(col) + ElementC::bytes(Fragment::kBlockCols), sums[p].second());
+                store_word(line + ElementC::bytes(col) + ElementC::bytes(Fragment::kBlockCols), packets[p].second());
               }
             }
           }
-          if constexpr (kNormalises) Norm::keep_squares(ctx, has_row, row, sub_tile(sub), squares);
+          if constexpr (kNormalises) Norm::keep(ctx, has_row, row, sub_tile(sub), sums);
         }
       }
     }
@@ -214,8 +217,8 @@ struct OneShot {
     }
 
     // Adds up kInFlight packets of all ranks, writes the sums to C, and perhaps sends the sums on. If rows are normalised, adds
-    // the squares of the sums to `squares`.
-    MK_DEVICE void reduce_packets(u32 row, u32 sub, u32 half, u32 first, float& squares) const {
+    // the elements to `sums`.
+    MK_DEVICE void reduce_packets(u32 row, u32 sub, u32 half, u32 first, typename Elements::Sums& sums) const {
       const u32 col = first_col() + sub * kSubTile + first * Elements::kQuadCols;
       u8* line = args.c_rows + row_in_c(row) * args.c_row_bytes;
       // Bias and residual are loaded before the wait for the packets.
@@ -231,7 +234,7 @@ struct OneShot {
           d[0] += Partial::low(packet.first()), d[1] += Partial::high(packet.first());
           d[2] += Partial::low(packet.second()), d[3] += Partial::high(packet.second());
         }
-        Elements::store_quad(line, col, d, addends, p, squares);
+        Elements::store_quad(line, col, d, addends, p, sums);
         if constexpr (kRelays) {
           if (have_arrived) send_sum(sub, half, first + p, ElementC::pack(d[0], d[1]), ElementC::pack(d[2], d[3]));
         }

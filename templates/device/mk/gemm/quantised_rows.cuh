@@ -6,6 +6,19 @@
 
 namespace mk::gemm {
 
+// Four elements of e4m3 of a lane, two neighbours of each of two blocks of columns, as words of four neighbours. An even lane gets a
+// word of the left block, and an odd lane a word of the right block.
+struct InterleavedWords {
+  // The first column of the word that a lane gets, from the first column of the left block on.
+  static MK_DEVICE u32 col() { return (lane_index() % 2 != 0 ? Fragment::kBlockCols : 0) + lane_index() % Fragment::kRowLanes / 2 * 4; }
+
+  // A converged warp: exchanges pairs between neighbouring lanes. `pairs` has the lane's pair of the left block first.
+  static MK_DEVICE u32 of(u32 pairs) {
+    const u32 other = as_bits(exchange(as_float(pairs), 1));
+    return lane_index() % 2 != 0 ? other >> 16 | (pairs & 0xffff0000) : (pairs & 0xffff) | other << 16;
+  }
+};
+
 struct QuantisedRows {
   using Sums = Accumulator<kScaleBlock, float*>;
 
@@ -20,22 +33,16 @@ struct QuantisedRows {
 
   // A warp: writes its rows to lines of the 128-byte swizzle, from `line` on.
   static MK_DEVICE void write(u32 line, Sums sums, const float (&scales)[2]) {
-    const bool is_odd = lane_index() % 2 != 0;
     const u32 row = Fragment::lane_row();
-    // A lane has a pair of columns of each block of eight columns, and a vector has two blocks. Neighbouring lanes exchange pairs, so
-    // that an even lane stores a word of the left block, and an odd lane a word of the right block.
-    const u32 in_vec = (is_odd ? Fragment::kBlockCols : 0) + lane_index() % Fragment::kRowLanes / 2 * 4;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
       const float to_elements = Quantise::reciprocal(scales[half]);
-      const u32 to = line + (row + half * Fragment::kHalfRows) * kLineBytes + in_vec;
+      const u32 to = line + (row + half * Fragment::kHalfRows) * kLineBytes + InterleavedWords::col();
 #pragma unroll
       for (u32 vec = 0; vec < kLineBytes / kVecBytes; ++vec) {
         const float *left = sums.pair(half, vec * kVecBytes), *right = sums.pair(half, vec * kVecBytes + Fragment::kBlockCols);
         const u32 pairs = E4m3::pack({left[0] * to_elements, left[1] * to_elements, right[0] * to_elements, right[1] * to_elements});
-        const u32 other = as_bits(exchange(as_float(pairs), 1));
-        const u32 word = is_odd ? other >> 16 | (pairs & 0xffff0000) : (pairs & 0xffff) | other << 16;
-        store_shared(to + (vec ^ row % 8) * kVecBytes, word);
+        store_shared(to + (vec ^ row % 8) * kVecBytes, InterleavedWords::of(pairs));
       }
     }
   }

@@ -183,6 +183,13 @@ impl NormRun<'_> {
         }
     }
 
+    fn scales_of_result(&self) -> Operand {
+        match self.result {
+            Operand::C => Operand::CScales,
+            _ => Operand::YScales,
+        }
+    }
+
     /// Compares the results of a call with the expected results, and returns their bits. Elements beyond the results
     /// must not be written. `unscaled` are the bits of the call without scales.
     fn check(
@@ -205,7 +212,7 @@ impl NormRun<'_> {
         let (wrong, scales) = match unscaled {
             None => (wrong_norms(&result, &call.result, unit), Vec::new()),
             Some(bits) => {
-                let scales = get(Operand::YScales)?;
+                let scales = get(self.scales_of_result())?;
                 let (of_call, of_scales) = self.quantised(&bits[..elements]);
                 let wrong = other_bits(&result, &of_call) + other_bits(&scales, &of_scales);
                 let (of_call, beyond) = scales.split_at(of_scales.len());
@@ -235,7 +242,7 @@ impl NormRun<'_> {
             let spec = specs.clone().find(|spec| spec.operand == operand);
             spec.map_or(1, |spec| spec.cols) as usize
         };
-        let (n, of_row) = (cols(self.result), cols(Operand::YScales));
+        let (n, of_row) = (cols(self.result), cols(self.scales_of_result()));
         let share = if of_row == 1 { n } else { SCALE_BLOCK as usize };
         let result: Vec<f32> = bits.iter().copied().map(f32::from_bits).collect();
         let blocks = result.chunks(n).flat_map(|row| row.chunks(share));

@@ -202,6 +202,15 @@ fn norm(gemm: Gemm<'_>, c: &mut Config) {
     let eps = epilogue.eps.value();
     c.section("norm of rows")
         .float("kEps", eps.into(), "added to the mean of squares");
+    let (n, vec) = (op_plan.shape.n, 16 / op_plan.types().c.bytes());
+    if let Some(cols) = epilogue.result_scales.shared_by(n) {
+        c.u32("kRowVecs", (n / vec) as u32, "vectors of 16 bytes of a row")
+            .u32(
+                "kScaleVecs",
+                (cols / vec) as u32,
+                "vectors of a row that share a scale",
+            );
+    }
 }
 
 fn shards(gemm: Gemm<'_>, chunks: &Chunks, c: &mut Config) {

@@ -6,6 +6,7 @@ use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec};
 use crate::arch::Arch;
 use crate::config::Dtype;
 use crate::ops::gemm::Scales;
+use crate::ops::gemm::operands::row_scale_args;
 use crate::parts::id::{id_prefix, part};
 use crate::parts::network::{common_args, results_on_peers};
 use crate::topology::Topology;
@@ -142,25 +143,12 @@ fn epilogue_args(epilogue: SumEpilogue) -> Vec<(&'static str, ArgKind)> {
         kinds.push(("residual_out_row_bytes", stride));
     }
     let place = ("y_scales", "y_scales_row_bytes");
-    kinds.extend(scale_args(Operand::YScales, place, epilogue.result_scales));
+    kinds.extend(row_scale_args(
+        Operand::YScales,
+        place,
+        epilogue.result_scales,
+    ));
     kinds
-}
-
-/// The arguments for the scales of a tensor. Only rows with several scales have a stride.
-fn scale_args(
-    operand: Operand,
-    (address, row_bytes): (&'static str, &'static str),
-    scales: Scales,
-) -> Vec<(&'static str, ArgKind)> {
-    let all = [
-        (scales != Scales::None, (address, ArgKind::Pointer(operand))),
-        (
-            scales == Scales::Block,
-            (row_bytes, ArgKind::RowStrideBytes(operand)),
-        ),
-    ];
-    let given = all.into_iter().filter(|(given, _)| *given);
-    given.map(|(_, arg)| arg).collect()
 }
 
 pub(super) fn args(op_plan: &CollectivePlan, topology: Topology) -> ArgLayout {
@@ -171,12 +159,12 @@ pub(super) fn args(op_plan: &CollectivePlan, topology: Topology) -> ArgLayout {
         ("y_row_bytes", ArgKind::RowStrideBytes(Operand::Y)),
     ];
     let scales = op_plan.config.scales;
-    kinds.extend(scale_args(
+    kinds.extend(row_scale_args(
         Operand::XScales,
         ("x_scales", "x_scales_row_bytes"),
         scales,
     ));
-    kinds.extend(scale_args(
+    kinds.extend(row_scale_args(
         Operand::YScales,
         ("y_scales", "y_scales_row_bytes"),
         scales,

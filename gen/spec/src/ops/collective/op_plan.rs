@@ -1,7 +1,7 @@
 //! The part of a plan that only collectives have.
 
 use super::config::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol, VEC_BYTES};
-use crate::ops::gemm::{SCALE_BLOCK, Scales};
+use crate::ops::gemm::Scales;
 use crate::topology::Topology;
 use serde::Serialize;
 
@@ -146,10 +146,9 @@ impl CollectivePlan {
     /// Vectors of a row of X whose elements share a scale in Y; `None` if Y has no scales.
     #[must_use]
     pub const fn scale_vecs(&self) -> Option<u64> {
-        match self.config.epilogue.result_scales {
-            Scales::None | Scales::Tensor => None,
-            Scales::Row => Some(self.row_vecs()),
-            Scales::Block => Some(SCALE_BLOCK * self.config.dtype.bytes() / VEC_BYTES),
+        match self.config.epilogue.result_scales.shared_by(self.shape.n) {
+            None => None,
+            Some(cols) => Some(cols * self.config.dtype.bytes() / VEC_BYTES),
         }
     }
 

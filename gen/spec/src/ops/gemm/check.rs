@@ -100,16 +100,29 @@ fn check_swiglu(found: &mut Diagnostics, config: &GemmConfig) {
 /// Checks the norm, which needs whole rows of sums over the ranks.
 fn check_norm(found: &mut Diagnostics, config: &GemmConfig, nodes: u32) {
     let (op, epilogue) = (config.op, config.epilogue);
+    epilogue.check_limits(found);
     if !epilogue.normalises() {
-        found.require(
-            epilogue.eps == Eps::default(),
-            Field::EPS,
-            || format!("{op} has it only with a norm"),
-            "remove it, or add norm = \"rms\"",
-        );
+        for (field, given) in [
+            (Field::EPS, epilogue.eps != Eps::default()),
+            (Field::RESULT_SCALES, epilogue.quantises()),
+        ] {
+            found.require(
+                !given,
+                field,
+                || format!("{op} has it only with a norm"),
+                "remove it, or add norm = \"rms\"",
+            );
+        }
         return;
     }
     epilogue.eps.check(found);
+    if epilogue.quantises() {
+        narrow::check_result_cols(
+            found,
+            config.n.fixed(),
+            config.types().partial.stride_step(),
+        );
+    }
     found.require(
         op.reduces(),
         Field::NORM,

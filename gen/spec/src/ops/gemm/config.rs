@@ -117,6 +117,12 @@ options! {
             norm: Norm as =NORM,
             /// The number above 0 that the norm adds to the mean of squares.
             eps: Eps as =EPS,
+            /// The elements of a row of C that share a scale: all (row), or 128 (block). C is then e4m3; only with a norm.
+            ///
+            /// The kernel also writes `c_scales`, which `gemm` and `ag_gemm` with the same `scales` take as `a_scales`.
+            /// `residual_out` keeps its type.
+            #[among(Scales::OF_ROWS)]
+            result_scales: Scales as =RESULT_SCALES,
         }
     }
 
@@ -282,6 +288,12 @@ impl Epilogue {
         self.norm != Norm::None
     }
 
+    /// Whether normalised rows become elements of e4m3 with scales.
+    #[must_use]
+    pub fn quantises(&self) -> bool {
+        self.result_scales != Scales::None
+    }
+
     /// The number of columns of B that make one column of C.
     #[must_use]
     pub const fn weight_cols(&self) -> u32 {
@@ -334,6 +346,8 @@ impl GemmConfig {
             (epilogue.residual, "residual"),
             (c != self.dtype.of_results(), c.name()),
             (epilogue.normalises(), epilogue.norm.name()),
+            (epilogue.quantises(), Dtype::E4m3.name()),
+            (epilogue.quantises(), epilogue.result_scales.name()),
             (self.batch_invariant, "invariant"),
         ];
         let given = parts.into_iter().filter(|(given, _)| *given);

@@ -42,6 +42,25 @@ impl Needs<'_> {
         self.spec.epilogue().normalises()
     }
 
+    /// Whether normalised rows become elements of e4m3.
+    fn quantises(&self) -> bool {
+        self.spec.epilogue().quantises()
+    }
+
+    /// Returns the element with the squares of a row.
+    fn row_squares(&self) -> Element {
+        if self.quantises() {
+            Element::Packets(1)
+        } else {
+            Element::Marked
+        }
+    }
+
+    /// Returns the number of sub-tiles whose squares a packet has.
+    fn subs_of_packet(&self) -> u32 {
+        if self.quantises() { 1 } else { 2 }
+    }
+
     /// Returns the number of sub-tiles of a row.
     fn row_subs(&self) -> u32 {
         self.order.col_tiles * self.core.tile.n / OUT_COLS
@@ -174,11 +193,12 @@ regions! {
         [parity: 2u32, source: p.spec.world() + u32::from(p.one_shot().is_some_and(|r| r.results)),
          tile: p.one_shot().map_or(0, |r| r.owner_tiles), group: p.core.arch.groups, sub: p.subs(), warp: 4u32, half: 2u32],
         if p.one_shot().is_some();
-    /// The squares of a row: for each sub-tile, those of its columns, added up, before the mark of the call.
-    squares: Element::Packets(u64::from(p.row_subs().div_ceil(2))), [parity: 2u32, row: p.spec.shape.m],
+    /// For each sub-tile of a row: the squares of its columns, added up, and the mark of the call; for a result of e4m3 also the
+    /// greatest |z · weight|.
+    squares: Element::Packets(u64::from(p.row_subs().div_ceil(p.subs_of_packet()))), [parity: 2u32, row: p.spec.shape.m],
         if p.normalises_stored();
-    /// The squares of a row, added up, and the mark of the call.
-    row_squares: Element::Marked, [parity: 2u32, row: p.spec.shape.m], if p.normalises_stored();
+    /// For each row: the squares, added up, and the mark of the call; for a result of e4m3 also the greatest |z · weight|.
+    row_squares: p.row_squares(), [parity: 2u32, row: p.spec.shape.m], if p.normalises_stored();
     /// Counts the sub-tiles of a tile that have arrived from a source, over all calls.
     partial_ready: Element::Flag, [source: p.sources(), tile: p.of_two_shots(|r| r.owner_tiles)],
         if p.two_shots().is_some();

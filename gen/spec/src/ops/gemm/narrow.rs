@@ -16,6 +16,21 @@ pub(crate) fn check(found: &mut Diagnostics, dtype: Dtype, scales: Scales, b_lay
     );
 }
 
+/// Checks the columns of normalised rows that become elements of one byte: products take rows in steps of 16 bytes. Other
+/// checks refuse columns that are no multiple of `step`.
+pub(crate) fn check_result_cols(found: &mut Diagnostics, n: Option<u64>, step: u64) {
+    let of_e4m3 = Dtype::E4m3.stride_step();
+    let Some(n) = n.filter(|n| n.is_multiple_of(step)) else {
+        return;
+    };
+    found.require(
+        n.is_multiple_of(of_e4m3),
+        Field::N,
+        || format!("{n} is not a multiple of {of_e4m3}, as rows of e4m3 need"),
+        "pad it, or remove result_scales",
+    );
+}
+
 /// Checks scales, which only elements of one byte have.
 pub(crate) fn check_scales(found: &mut Diagnostics, dtype: Dtype, scales: Scales) {
     found.require(

@@ -45,7 +45,7 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
     };
     let (epilogue, types) = (spec.epilogue(), spec.types());
     let addend = |operand, rows| OperandSpec::new(operand, rows, n, types.addend);
-    let result = OperandSpec::new(Operand::C, c_rows, n, types.c)
+    let result = OperandSpec::new(Operand::C, c_rows, n, spec.config.result_dtype())
         .in_symmetric_memory(spec.config.symmetric_result);
     // A norm writes elements of C while it reads other elements of its input, so C cannot replace the residual.
     let result = match epilogue.normalises() {
@@ -75,6 +75,11 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
         operands.push(addend(Operand::Weight, Extent::Fixed(1)));
         let new_residual = addend(Operand::ResidualOut, c_rows);
         operands.push(new_residual.in_place_of(Operand::Residual));
+    }
+    if epilogue.quantises() {
+        let cols = epilogue.result_scales.of_row(n);
+        let scales = OperandSpec::new(Operand::CScales, c_rows, cols, Dtype::Fp32);
+        operands.push(scales.of_any_stride());
     }
     operands
 }
@@ -119,6 +124,23 @@ pub(crate) fn scale_args(scales: Scales) -> Vec<(&'static str, ArgKind)> {
     kinds
 }
 
+/// The address of the scales of rows. Only rows with several scales have a stride.
+pub(crate) fn row_scale_args(
+    operand: Operand,
+    (address, row_bytes): (&'static str, &'static str),
+    scales: Scales,
+) -> Vec<(&'static str, ArgKind)> {
+    let all = [
+        (scales != Scales::None, (address, ArgKind::Pointer(operand))),
+        (
+            scales == Scales::Block,
+            (row_bytes, ArgKind::RowStrideBytes(operand)),
+        ),
+    ];
+    let given = all.into_iter().filter(|(given, _)| *given);
+    given.map(|(_, arg)| arg).collect()
+}
+
 /// The addresses of scales, bias, residual and weight, and of the normalised result.
 pub(super) fn epilogue_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> {
     let mut kinds = scale_args(spec.config.scales);
@@ -137,6 +159,12 @@ pub(super) fn epilogue_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> 
         kinds.push(("y", ArgKind::Pointer(Operand::C)));
         kinds.push(("y_row_bytes", ArgKind::RowStrideBytes(Operand::C)));
     }
+    let place = ("y_scales", "y_scales_row_bytes");
+    kinds.extend(row_scale_args(
+        Operand::CScales,
+        place,
+        spec.epilogue().result_scales,
+    ));
     kinds
 }
 
@@ -150,5 +178,6 @@ pub(super) fn memory_bytes(spec: GemmSpec<'_>, c_rows: u64) -> u64 {
     m * k * types.a.bytes()
         + k * spec.cols_of_b() * types.b.bytes()
         + addends * types.addend.bytes()
-        + c_rows * n * types.c.bytes()
+        + c_rows * n * spec.config.result_dtype().bytes()
+        + c_rows * epilogue.result_scales.of_row(n) * Dtype::Fp32.bytes()
 }

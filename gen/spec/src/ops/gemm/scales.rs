@@ -39,6 +39,16 @@ impl Scales {
         }
     }
 
+    /// The columns of a row of `cols` columns that share a scale, unless all rows share one. `None` if there are no scales.
+    #[must_use]
+    pub const fn shared_by(self, cols: u64) -> Option<u64> {
+        match self {
+            Self::None | Self::Tensor => None,
+            Self::Row => Some(cols),
+            Self::Block => Some(SCALE_BLOCK),
+        }
+    }
+
     /// Bytes of a row of A with `k` columns of type `a` on its way to other ranks: its elements, and behind them its scales. A row
     /// with scales begins at a sector of L2, so that a load of 128 bytes of the row reads four sectors.
     #[must_use]

@@ -12,7 +12,7 @@ pub struct GemmTypes {
     pub b: Dtype,
     /// The type of partial sums that ranks exchange.
     pub partial: Dtype,
-    /// The type of C.
+    /// The type of sums after the epilogue: of C, or of the new residual if rows are normalised.
     pub c: Dtype,
     /// The type of the bias, the residual and the weight of a norm.
     pub addend: Dtype,
@@ -40,6 +40,15 @@ impl GemmConfig {
                 None => result,
             },
             addend: result,
+        }
+    }
+
+    /// The type of the elements of the operand C.
+    #[must_use]
+    pub fn result_dtype(&self) -> Dtype {
+        match self.epilogue.quantises() {
+            true => Dtype::E4m3,
+            false => self.types().c,
         }
     }
 }

@@ -157,13 +157,20 @@ fn gemm(random: &mut Draws, op: GemmOp) -> GemmConfig {
             false => None,
         },
         norm: if normalises { Norm::Rms } else { Norm::None },
+        result_scales: match normalises {
+            true => random.one_of(&Scales::OF_ROWS),
+            false => Scales::None,
+        },
         ..Epilogue::default()
     };
     let dtype = random.dtype(&Dtype::GEMM_FACTORS);
     let scales = random.scales(dtype, op as usize);
     GemmConfig {
         m: random.rows(150),
-        n: random.cols(300),
+        n: match epilogue.quantises() {
+            true => random.depth(300, Dtype::E4m3),
+            false => random.cols(300),
+        },
         k: random.depth(200, dtype),
         b_layout: random.b_layout(dtype),
         scales,

@@ -1,6 +1,8 @@
 //! Jobs of `gemm_ar` and `gemm_rs` with a norm. Every bit of the new residual is known. The result is compared with a norm in fp64
 //! of that residual, and must be equal on all ranks that have it.
 
+pub mod quantised;
+
 use super::GemmJob;
 use crate::jobs::norm::{self, NormCall, NormRun};
 use crate::jobs::simulated::rounded;
@@ -9,7 +11,7 @@ use crate::jobs::{
 };
 use crate::lab::Failure;
 use mkernel::spec::{
-    Activation, BLayout, Dim, Epilogue, Eps, GemmConfig, GemmOp, GemmShape, Norm, Tuning,
+    Activation, BLayout, Dim, Epilogue, Eps, GemmConfig, GemmOp, GemmShape, Norm, Scales, Tuning,
 };
 use mkernel::{Communicator, Operand};
 
@@ -82,6 +84,13 @@ impl GemmNormJob {
         self
     }
 
+    /// Makes C e4m3 with scales.
+    #[must_use]
+    pub fn quantised(mut self, scales: Scales) -> Self {
+        self.job.config.epilogue.result_scales = scales;
+        self
+    }
+
     /// Puts the new residual in the place of the residual.
     #[must_use]
     pub fn in_place(mut self) -> Self {
@@ -124,17 +133,47 @@ impl GemmNormJob {
         self.job.config.op == GemmOp::GemmRs
     }
 
+    /// The jobs of all kernels that a run needs.
+    #[must_use]
+    pub fn kernels(&self) -> Vec<GemmJob> {
+        let quantises = self.job.config.epilogue.quantises();
+        let unscaled = quantises.then(|| self.unscaled().job);
+        std::iter::once(self.job.clone()).chain(unscaled).collect()
+    }
+
+    /// The same sums and norms without scales, by one launch for each call.
+    fn unscaled(&self) -> Self {
+        let mut unscaled = self.clone().quantised(Scales::None);
+        unscaled.is_in_place = false;
+        (unscaled.job.is_graph, unscaled.job.call_count) = (false, None);
+        unscaled.job.edits.clear();
+        unscaled
+    }
+
     fn rank(&self, ranks: &Communicator) -> Result<Vec<Vec<u32>>, Failure> {
+        let calls = self.calls(ranks.rank() as usize);
+        self.rank_with(ranks, &calls)
+    }
+
+    fn rank_with(
+        &self,
+        ranks: &Communicator,
+        calls: &[NormCall],
+    ) -> Result<Vec<Vec<u32>>, Failure> {
         ranks.set_timeout(deadline(self.job.edits.is_empty()));
+        let unscaled = match self.job.config.epilogue.quantises() {
+            true => Some(self.unscaled().rank_with(ranks, calls)?),
+            false => None,
+        };
         let run = NormRun {
             ranks,
             operator: &self.job.prepare(ranks)?,
-            calls: &self.calls(ranks.rank() as usize),
+            calls,
             result: Operand::C,
             is_graph: self.job.is_graph,
             call_count: self.job.call_count,
             is_in_place: self.is_in_place,
-            unscaled: None,
+            unscaled,
         };
         norm::run(&run, self.job.config.dtype)
     }

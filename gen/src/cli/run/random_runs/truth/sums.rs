@@ -77,13 +77,14 @@ pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
             });
         }
     }
-    finished(
+    let results = finished(
         c,
         (n, epilogue.output.unwrap_or(dtype)),
         epilogue.norm,
         f64::from(epilogue.eps.value()),
         &job.floats(Operand::Weight, rank),
-    )
+    );
+    with_scales(results, n, epilogue.result_scales)
 }
 
 /// The function of a row of a rank's A and a column of a rank's B that gives their product.
@@ -176,14 +177,19 @@ pub fn collective(job: &Job, config: &CollectiveConfig, rank: usize) -> Vec<Vec<
         }
     };
     let sums = (rows.start * n..rows.end * n).map(sum).collect();
-    let mut results = finished(
+    let results = finished(
         sums,
         (n, config.dtype),
         config.epilogue.norm,
         f64::from(config.epilogue.eps.value()),
         &job.floats(Operand::Weight, rank),
     );
-    let share = match config.epilogue.result_scales {
+    with_scales(results, n, config.epilogue.result_scales)
+}
+
+/// Quantises the first of `results`, rows of `n` normalised elements, and appends their scales, if there are scales.
+fn with_scales(mut results: Vec<Vec<Element>>, n: usize, scales: Scales) -> Vec<Vec<Element>> {
+    let share = match scales {
         Scales::None | Scales::Tensor => return results,
         Scales::Row => n,
         Scales::Block => 128,
