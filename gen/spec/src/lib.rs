@@ -37,7 +37,7 @@ pub mod config {
     pub use crate::field::Field;
     pub use crate::kernel::{KernelConfig, OptionTable, Problem, Shape, Sizes};
     pub use crate::ops::attention::{
-        AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, Placement, Scale,
+        AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, Placement,
     };
     pub use crate::ops::collective::{
         CollectiveConfig, CollectiveOp, CollectiveShape, Protocol, SumEpilogue,
@@ -49,7 +49,7 @@ pub mod config {
     };
     pub use crate::options::{
         Dim, Dtype, DtypeInfo, Eps, LINE_BYTES, Limits, Norm, Op, OperatorConfig, OptionSpec,
-        Options, TmaType, Value, Values, nearest,
+        Options, Scale, TmaType, Value, Values, nearest,
     };
 }
 
