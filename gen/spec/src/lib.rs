@@ -43,7 +43,9 @@ pub mod config {
         CollectiveConfig, CollectiveOp, CollectiveShape, Protocol, SumEpilogue,
     };
     pub use crate::ops::combine::{CombineConfig, CombineOp, CombineShape};
-    pub use crate::ops::dispatch::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
+    pub use crate::ops::dispatch::{
+        DispatchConfig, DispatchOp, DispatchShape, Router, Scores, all_rows,
+    };
     pub use crate::ops::gemm::{
         Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Scales, Transfer, Tuning,
     };
@@ -105,8 +107,8 @@ pub use config::{
     CollectiveConfig, CollectiveOp, CollectiveShape, CombineConfig, CombineOp, CombineShape, Dim,
     DispatchConfig, DispatchOp, DispatchShape, Dtype, Epilogue, Eps, Field, GemmConfig, GemmOp,
     GemmShape, KernelConfig, Layout, Limits, Norm, Op, OptionSpec, OptionTable, Options, Placement,
-    Problem, Protocol, Scale, Scales, Shape, Sizes, SumEpilogue, Tile, Transfer, Tuning, Value,
-    Values, nearest,
+    Problem, Protocol, Router, Scale, Scales, Scores, Shape, Sizes, SumEpilogue, Tile, Transfer,
+    Tuning, Value, Values, nearest,
 };
 pub use device::Device;
 pub use diagnostic::{Diagnostic, Diagnostics};
