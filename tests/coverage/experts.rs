@@ -1,7 +1,7 @@
 //! Golden configurations of operators that send tokens to experts.
 
-use mkernel_spec::BLayout;
 use mkernel_spec::plan::{DispatchPlan, OpPlan, Split};
+use mkernel_spec::{BLayout, Dtype, Router, Scores};
 use mkernel_testing::golden::Golden;
 
 /// Panics unless the plan of a golden that sends tokens satisfies `is`. `what` describes the plan.
@@ -80,6 +80,38 @@ fn goldens_cover_whole_layers_of_experts() {
         });
         some(&goldens, "each layout of a whole layer", |_, of| {
             of.config.b_layout == layout
+        });
+    }
+}
+
+/// Each router that changes the code of a kernel has a golden configuration.
+#[test]
+fn goldens_cover_the_choice_of_experts() {
+    let goldens = Golden::all();
+    let with = |what: &str, is: &dyn Fn(&Router, &DispatchPlan) -> bool| {
+        some(&goldens, what, |_, of| {
+            of.config.router.chooses() && is(&of.config.router, of)
+        });
+    };
+    for scores in Scores::ALL {
+        some(&goldens, &format!("scores: {scores}"), |_, of| {
+            of.config.router.scores == scores
+        });
+    }
+    for is in [true, false] {
+        with("a router of each operator", &|_, of| of.returns() == is);
+        with("logits of each size", &|_, of| {
+            (of.types().logits == Dtype::Fp32) == is
+        });
+        with("a bias or none", &|router, _| router.score_bias == is);
+        with("groups or none", &|router, _| {
+            router.restricts().is_some() == is
+        });
+        with("weights with a sum of 1 or another", &|router, _| {
+            router.renormalise == is
+        });
+        with("experts that fill the last lanes or not", &|_, of| {
+            of.shape.experts.is_multiple_of(32) == is
         });
     }
 }

@@ -4,6 +4,7 @@
 mod faults;
 mod layers;
 mod not_finite;
+mod router;
 mod scales;
 mod whole;
 mod zeros;

@@ -1,7 +1,7 @@
 //! Tests of `dispatch_gemm` and `combine` on several nodes: results under many kinds of routing, invalid operands, an
 //! absent rank, and graphs.
 
-use mkernel::spec::Scales;
+use mkernel::spec::{Router, Scales, Scores};
 use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::experts::{Layer, all_recover, invalid_calls};
 use mkernel_testing::jobs::{Backend, WRAPPING_CALL_COUNTS, all_are_right, bad_network};
@@ -31,6 +31,12 @@ fn layers_are_right_in_every_topology() {
     let three = job((3, 2), (12, 4, 6)).mixed([&[6; 6], &[0, 0, 0, 0, 0, 2], &[6, 1, 6, 0, 3, 6]]);
     let mut swiglu = two.clone();
     (swiglu.swiglu, swiglu.tile) = (true, Some((64, 256)));
+    let routed = job((2, 2), (12, 2, 8)).mixed([&[8, 0, 5, 8], &[0, 0, 8, 1], &[8; 4]]);
+    let routed = routed.routed(Router {
+        scores: Scores::Sigmoid,
+        renormalise: true,
+        ..Router::default()
+    });
     let odd = job((2, 3), (6, 2, 7)).mixed([&[7; 6], &[0; 6], &[7, 0, 7, 0, 7, 0]]);
     are_right([
         ("2 nodes of 1", alone),
@@ -38,6 +44,7 @@ fn layers_are_right_in_every_topology() {
         ("SwiGLU", swiglu),
         ("3 nodes of 2", three),
         ("2 nodes of 3", odd),
+        ("from logits, 2 nodes of 2", routed),
     ]);
 }
 

@@ -2,7 +2,7 @@
 
 use crate::Kernel;
 use mkernel::network::Faults;
-use mkernel::spec::Scales;
+use mkernel::spec::{Router, Scales, Scores};
 use mkernel_testing::jobs::attention::CallPattern;
 use mkernel_testing::jobs::bad_network;
 use mkernel_testing::jobs::experts::Layer;
@@ -37,6 +37,7 @@ pub const KERNELS: &[Kernel<Layer>] = &[
     ("whole_ahead", whole_ahead),
     ("whole_of_e4m3", whole_of_e4m3),
     ("short_whole_of_e4m3", short_whole_of_e4m3),
+    ("from_logits", from_logits),
 ];
 
 /// Returns a layer with tokens so long that a slot holds only one token and a flag covers two tokens.
@@ -306,4 +307,14 @@ fn short_whole_of_e4m3() -> Layer {
     (layer.hidden, layer.intermediate, layer.tile) = (64, 128, None);
     (layer.sms, layer.skew) = (1, 100);
     layer.mixed([&[24], &[24], &[24]])
+}
+
+/// Each CTA chooses the experts of several tokens, a warp for each token.
+fn from_logits() -> Layer {
+    let router = Router {
+        scores: Scores::Softmax,
+        renormalise: true,
+        ..Router::default()
+    };
+    layer().routed(router)
 }

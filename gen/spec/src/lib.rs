@@ -37,19 +37,21 @@ pub mod config {
     pub use crate::field::Field;
     pub use crate::kernel::{KernelConfig, OptionTable, Problem, Shape, Sizes};
     pub use crate::ops::attention::{
-        AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, Placement, Scale,
+        AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, Layout, Placement,
     };
     pub use crate::ops::collective::{
         CollectiveConfig, CollectiveOp, CollectiveShape, Protocol, SumEpilogue,
     };
     pub use crate::ops::combine::{CombineConfig, CombineOp, CombineShape};
-    pub use crate::ops::dispatch::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
+    pub use crate::ops::dispatch::{
+        DispatchConfig, DispatchOp, DispatchShape, Router, Scores, all_rows,
+    };
     pub use crate::ops::gemm::{
         Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Scales, Transfer, Tuning,
     };
     pub use crate::options::{
         Dim, Dtype, DtypeInfo, Eps, LINE_BYTES, Limits, Norm, Op, OperatorConfig, OptionSpec,
-        Options, TmaType, Value, Values, nearest,
+        Options, Scale, TmaType, Value, Values, nearest,
     };
 }
 
@@ -105,8 +107,8 @@ pub use config::{
     CollectiveConfig, CollectiveOp, CollectiveShape, CombineConfig, CombineOp, CombineShape, Dim,
     DispatchConfig, DispatchOp, DispatchShape, Dtype, Epilogue, Eps, Field, GemmConfig, GemmOp,
     GemmShape, KernelConfig, Layout, Limits, Norm, Op, OptionSpec, OptionTable, Options, Placement,
-    Problem, Protocol, Scale, Scales, Shape, Sizes, SumEpilogue, Tile, Transfer, Tuning, Value,
-    Values, nearest,
+    Problem, Protocol, Router, Scale, Scales, Scores, Shape, Sizes, SumEpilogue, Tile, Transfer,
+    Tuning, Value, Values, nearest,
 };
 pub use device::Device;
 pub use diagnostic::{Diagnostic, Diagnostics};

@@ -5,7 +5,7 @@ use super::operand::OperandDoc;
 use super::phrases::{Ranks, size};
 use mkernel_spec::abi::Operand;
 use mkernel_spec::plan::DispatchPlan;
-use mkernel_spec::{BLayout, DispatchConfig, DispatchOp, Dtype, Scales};
+use mkernel_spec::{BLayout, DispatchConfig, DispatchOp, Dtype, Scales, Scores};
 
 /// Paragraphs of Markdown about the computation.
 pub fn semantics(config: &DispatchConfig, ranks: Ranks) -> Vec<String> {
@@ -25,8 +25,12 @@ pub fn semantics(config: &DispatchConfig, ranks: Ranks) -> Vec<String> {
             size(config.experts, "E")
         ),
     };
+    let experts = match config.router.scores {
+        Scores::Given => String::new(),
+        scores => format!(" The kernel chooses the experts of a token by {scores} of its logits."),
+    };
     vec![
-        computes,
+        format!("{computes}{experts}"),
         format!(
             "{}; {}, fp32 accumulate.",
             ranks.words(),
@@ -58,9 +62,8 @@ pub fn operands(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
         )
         .note("only the first `num_tokens` rows"),
         OperandDoc::new(Operand::NumTokens, Dtype::Int32, "[1]".to_owned()),
-        OperandDoc::new(Operand::TopkIds, Dtype::Int32, choices.clone())
-            .note("no expert twice for a token, -1 for no choice"),
     ];
+    operands.extend(routes(config, &tokens, &choices));
     let b = OperandDoc::new(Operand::B, types.weights, weight);
     operands.extend(match config.op {
         DispatchOp::DispatchGemm => vec![
@@ -82,7 +85,6 @@ pub fn operands(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
                 BLayout::Nk => format!("[{local}, {hidden}, {cols}]"),
             };
             vec![
-                OperandDoc::new(Operand::TopkWeights, Dtype::Fp32, choices),
                 b,
                 OperandDoc::new(Operand::Down, types.weights, down),
                 OperandDoc::new(Operand::C, types.c, format!("[{tokens}, {hidden}]"))
@@ -92,6 +94,33 @@ pub fn operands(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
     });
     operands.extend(scales(config, (&tokens, &local, &weight_cols)));
     operands
+}
+
+/// The experts of `tokens` tokens and their weights: read, or chosen from logits and written.
+fn routes(config: &DispatchConfig, tokens: &str, choices: &str) -> Vec<OperandDoc> {
+    let ids = OperandDoc::new(Operand::TopkIds, Dtype::Int32, choices.to_owned());
+    let weights = OperandDoc::new(Operand::TopkWeights, Dtype::Fp32, choices.to_owned());
+    if !config.router.chooses() {
+        let mut given = vec![ids.note("no expert twice for a token, -1 for no choice")];
+        given.extend((config.op == DispatchOp::MoeLayer).then_some(weights));
+        return given;
+    }
+    let experts = size(config.experts, "E");
+    let logits = format!("[{tokens}, {experts}]");
+    let mut routes = vec![
+        OperandDoc::new(Operand::Logits, config.types().logits, logits)
+            .note("only the first `num_tokens` rows"),
+    ];
+    if config.router.score_bias {
+        routes.push(OperandDoc::new(
+            Operand::ScoreBias,
+            Dtype::Fp32,
+            format!("[{experts}]"),
+        ));
+    }
+    let written = [ids, weights].map(|of| of.written().note("only the first `num_tokens` rows"));
+    routes.extend(written);
+    routes
 }
 
 /// The scales of `tokens` tokens, and of `local` experts of this rank, whose weights have `weight_cols` columns.

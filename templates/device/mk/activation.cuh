@@ -11,7 +11,9 @@ constexpr float kLog2E = 1.44269504f;
 // The result for a NaN is a NaN.
 __device__ __forceinline__ float relu(float x) { return x < 0.0f ? 0.0f : x; }
 
-__device__ __forceinline__ float silu(float x) { return x * reciprocal_approx(1.0f + exp2_approx(-kLog2E * x)); }
+__device__ __forceinline__ float sigmoid(float x) { return reciprocal_approx(1.0f + exp2_approx(-kLog2E * x)); }
+
+__device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
 
 // x (1 + tanh(u)) / 2 = x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3): without tanh nothing cancels.
 __device__ __forceinline__ float gelu_tanh(float x) {

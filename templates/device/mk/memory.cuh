@@ -169,6 +169,13 @@ __device__ __forceinline__ u32 load_word(const u8* p) {
   return word;
 }
 
+// Loads two bytes of an operand. Neighbours share lines, so L1 keeps them.
+__device__ __forceinline__ u32 load_half(const u8* p) {
+  u16 half;
+  asm volatile("ld.global.u16 %0, [%1];" : "=h"(half) : "l"(p));
+  return half;
+}
+
 // Loads two fp32 of an operand, at a multiple of 8 bytes. Neighbours share lines, so L1 keeps them.
 __device__ __forceinline__ float2 load_float2(const u8* p) {
   float2 v;

@@ -93,12 +93,11 @@ __forceinline__ u32 warp_index() { return mk_calls->shuffle(threadIdx.x / kWarp,
 __forceinline__ u32 broadcast(u32 value, u32 lane) { return mk_calls->shuffle(value, lane, sim::place()); }
 
 __forceinline__ u32 max_of_warp(u32 value) {
-  u32 greatest = 0;
-  for (u32 lane = 0; lane < kWarp; ++lane) {
-    const u32 other = broadcast(value, lane);
-    greatest = other > greatest ? other : greatest;
+  for (u32 mask = 1; mask < kWarp; mask *= 2) {
+    const u32 other = mk_calls->shuffle_xor(value, mask, sim::place());
+    value = other > value ? other : value;
   }
-  return greatest;
+  return value;
 }
 
 __forceinline__ u32 sum_of_warp(u32 value) {

@@ -94,6 +94,10 @@ __forceinline__ u32 load_word(const u8* p) {
   return sim::load(reinterpret_cast<const u32*>(p), sim::kWeak, sim::kCta);
 }
 
+__forceinline__ u32 load_half(const u8* p) {
+  return sim::load(reinterpret_cast<const u16*>(p), sim::kWeak, sim::kCta);
+}
+
 __forceinline__ float2 load_float2(const u8* p) {
   return sim::load(reinterpret_cast<const float2*>(p), sim::kWeak, sim::kCta);
 }

@@ -6,7 +6,7 @@ use super::text::plural;
 use mkernel_spec::plan::{
     Body, COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, SLOT_BYTES, Split,
 };
-use mkernel_spec::{BLayout, Topology};
+use mkernel_spec::{BLayout, Scores, Topology};
 
 /// A plan of `dispatch_gemm` with its op_plan.
 #[derive(Clone, Copy)]
@@ -161,6 +161,9 @@ impl Dispatch<'_> {
             )
             .element("ElementC", op_plan.types().c, "element of C");
         scales(op_plan.config.scales, c);
+        if op_plan.config.router.chooses() {
+            self.router(c);
+        }
         c.section("message of a rank to another")
             .u32(
                 "kFaultWords",
@@ -168,6 +171,31 @@ impl Dispatch<'_> {
                 "words of a fault, before the counts of experts",
             )
             .u32("kMessageWords", op_plan.count_words() as u32, "");
+    }
+
+    fn router(self, c: &mut Config) {
+        let router = &self.op_plan.config.router;
+        let scores = match router.scores {
+            Scores::Softmax => "mk::moe::Scores::kSoftmax",
+            Scores::Sigmoid | Scores::Given => "mk::moe::Scores::kSigmoid",
+        };
+        c.section("choice of experts from logits")
+            .name("kScores", scores, "scores of experts")
+            .element(
+                "ElementLogits",
+                self.op_plan.types().logits,
+                "element of logits",
+            );
+        if let Some([groups, top]) = router.restricts() {
+            c.u32("kGroups", groups, "groups of consecutive experts")
+                .u32("kTopGroups", top, "groups with experts of a token");
+        }
+        c.bool(
+            "kRenormalises",
+            router.renormalise,
+            "weights of a token are divided by their sum",
+        )
+        .float("kScoreScale", router.scale().into(), "factor of weights");
     }
 
     fn tiles(self, c: &mut Config) {

@@ -51,6 +51,10 @@ pub enum Operand {
     Tokens,
     /// The number of tokens: one element.
     NumTokens,
+    /// The router's logits: a row for each token, a column for each expert.
+    Logits,
+    /// The bias of each expert, which is added to scores for the choice of experts.
+    ScoreBias,
     /// The top-k experts of each token, `[tokens, top_k]`, dense; -1 is no choice.
     TopkIds,
     /// The first row of each expert in C, and the end of the last expert's rows, dense.
@@ -98,6 +102,8 @@ impl Operand {
             Self::CachedRows => "cached_rows",
             Self::Tokens => "tokens",
             Self::NumTokens => "num_tokens",
+            Self::Logits => "logits",
+            Self::ScoreBias => "score_bias",
             Self::TopkIds => "topk_ids",
             Self::ExpertOffsets => "expert_offsets",
             Self::RowIndices => "row_indices",
@@ -110,7 +116,8 @@ impl Operand {
         }
     }
 
-    /// Whether kernels write the operand rather than read it. `row_indices` are written by one operator and read by another.
+    /// Whether kernels write the operand rather than read it. Some operators write `row_indices`,
+    /// `topk_ids` and `topk_weights`, and others read these operands.
     #[must_use]
     pub const fn is_result(self) -> bool {
         matches!(

@@ -17,7 +17,7 @@ mod work;
 
 pub use config::{
     AttentionConfig, AttentionOp, AttentionShape, AttentionTuning, MAX_CACHED_ROWS, MAX_HEADS,
-    MAX_SEQUENCES, Scale,
+    MAX_SEQUENCES,
 };
 pub use memory::{AttentionSmem, AttentionWorkspace};
 pub use op_plan::{AttentionPlan, SUB_TILE_BYTES, TILE_ROWS};

@@ -24,6 +24,19 @@ pub(super) fn describe(body: &Body, op_plan: &DispatchPlan, topology: Topology) 
 }
 
 fn computes(op_plan: &DispatchPlan, topology: Topology) -> String {
+    let product = product(op_plan, topology);
+    let router = &op_plan.config.router;
+    match router.chooses() {
+        true => format!(
+            "{product}, experts by {} of logits in {}",
+            router.scores,
+            op_plan.types().logits
+        ),
+        false => product,
+    }
+}
+
+fn product(op_plan: &DispatchPlan, topology: Topology) -> String {
     let shape = op_plan.shape;
     let weight = match (op_plan.config.swiglu, op_plan.config.b_layout) {
         (false, _) => "tokens · W",

@@ -4,7 +4,8 @@ use super::gemm::{factors, shares};
 use super::inputs::Inputs;
 use super::other_batch::{Lines, OtherBatch};
 use super::reference::{Matrix, matrix_sums_bytes, multiply, padded};
-use super::routing::{OtherTokens, Routing, Sizes, choose};
+use super::router;
+use super::routing::{OtherTokens, Routing, Sizes, choose, within_max_rows};
 use mkernel::Operand;
 use mkernel::spec::plan::DispatchPlan;
 use mkernel::{
@@ -30,7 +31,18 @@ pub fn inputs(plan: &KernelPlan, op_plan: &DispatchPlan, seed: u64, call: u32) -
     let mut inputs = Inputs::random(plan, seed, call, |operand| {
         has_one_scale && operand == Operand::AScales
     });
-    let (ids, counts) = choose(sizes(plan, op_plan), seed, call);
+    let sizes = sizes(plan, op_plan);
+    let (mut ids, mut counts) = choose(sizes, seed, call);
+    if op_plan.config.router.chooses() {
+        router::choose(
+            op_plan,
+            sizes,
+            seed ^ u64::from(call),
+            &mut inputs,
+            &mut ids,
+        );
+        counts = within_max_rows(sizes, &ids, &counts);
+    }
     let counts = counts.into_iter().map(|count| vec![count]).collect();
     inputs.numbers = vec![(Operand::TopkIds, ids), (Operand::NumTokens, counts)];
     inputs
@@ -102,7 +114,7 @@ pub(super) fn routing(sizes: Sizes, inputs: &Inputs) -> Routing {
     Routing::new(sizes, inputs.numbers(Operand::TopkIds), &counts)
 }
 
-/// The expected C, expert offsets and row indices of `rank`.
+/// The expected C, expert offsets and row indices of `rank`, behind the experts and weights that the kernel chooses.
 pub fn expected(
     plan: &KernelPlan,
     op_plan: &DispatchPlan,
@@ -129,11 +141,13 @@ pub fn expected(
         .iter()
         .map(|index| *index as f32)
         .collect();
-    Some(vec![
+    let mut expected = router::expected(op_plan, sizes, inputs, rank);
+    expected.extend([
         c,
         numbers(routing.offsets(rank)),
         numbers(padded(row_indices, sizes.max_tokens * sizes.top_k)),
-    ])
+    ]);
+    Some(expected)
 }
 
 /// Bytes that the references of all ranks need at the same time for results in fp32 and for their errors.
@@ -165,8 +179,10 @@ pub fn other_batch(
     let [before, after] = [first, &other.inputs].map(|inputs| routing(sizes, inputs));
     Some(other.of(first, |_, spec| match spec.operand {
         Operand::AScales if op_plan.config.scales == Scales::Tensor => None,
-        Operand::TopkWeights => Some(tokens.lines(sizes.top_k)),
-        Operand::Tokens | Operand::AScales => Some(tokens.lines(spec.cols as usize)),
+        Operand::TopkIds | Operand::TopkWeights => Some(tokens.lines(sizes.top_k)),
+        Operand::Tokens | Operand::AScales | Operand::Logits => {
+            Some(tokens.lines(spec.cols as usize))
+        }
         Operand::C if op_plan.returns() => Some(tokens.lines(spec.cols as usize)),
         Operand::C => Some(rows_of_tokens(&tokens, [&before, &after], spec.cols)),
         _ => None,

@@ -26,6 +26,7 @@ pub mod ranks;
 mod reference;
 pub mod report;
 mod repro_command;
+mod router;
 mod routing;
 mod runs;
 mod scratch;

@@ -4,6 +4,7 @@ use super::dispatch::{self, routing, sizes};
 use super::gemm::{factors, shares};
 use super::inputs::{Inputs, rounded};
 use super::reference::{Matrix, multiply, padded, rounding_error, sum_error};
+use super::router::{self, WEIGHT_ERROR};
 use super::routing::forget_weights;
 use mkernel::KernelPlan;
 use mkernel::Operand;
@@ -18,7 +19,7 @@ pub fn inputs(plan: &KernelPlan, op_plan: &DispatchPlan, seed: u64, call: u32) -
     inputs
 }
 
-/// The expected C of `rank`.
+/// The expected C of `rank`, behind the experts and weights that the kernel chooses.
 pub fn expected(
     plan: &KernelPlan,
     op_plan: &DispatchPlan,
@@ -29,6 +30,10 @@ pub fn expected(
     let sizes = sizes(plan, op_plan);
     let mut routing = routing(sizes, inputs);
     let ids = inputs.numbers(Operand::TopkIds);
+    let of_weight = match op_plan.config.router.chooses() {
+        true => WEIGHT_ERROR,
+        false => 0.0,
+    };
     let (rank, hidden) = (rank as usize, op_plan.shape.hidden as usize);
     let tokens = inputs.numbers(Operand::NumTokens)[rank][0] as usize;
     let (mut values, mut errors) = (vec![0.0; tokens * hidden], vec![0.0; tokens * hidden]);
@@ -49,18 +54,20 @@ pub fn expected(
                 let sums = sums.zip(&mut errors[token * hidden..]);
                 for ((value, error), (x, of_x)) in sums.zip(result.iter().zip(of_result)) {
                     *value += weight * x;
-                    *error += weight.abs() * of_x;
+                    *error += weight.abs() * (of_x + of_weight * x.abs());
                 }
             }
         }
     }
-    Some(vec![Matrix {
+    let mut expected = router::expected(op_plan, sizes, inputs, rank);
+    expected.push(Matrix {
         values: padded(values, sizes.max_tokens * hidden),
         cols: hidden,
         terms: sizes.top_k,
         errors,
         dtype: op_plan.types().c,
-    }])
+    });
+    Some(expected)
 }
 
 /// The results of the experts of rank `owner` for rows, and their errors, row by row. `rows` are the source rank and the token of each row,

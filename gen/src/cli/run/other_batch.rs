@@ -171,7 +171,8 @@ mod tests {
     use mkernel::network::Transport;
     use mkernel::spec::{
         AttentionConfig, AttentionOp, BLayout, CollectiveConfig, CollectiveOp, CombineConfig,
-        CombineOp, DispatchConfig, DispatchOp, Dtype, GemmConfig, GemmOp, Placement, Scales,
+        CombineOp, DispatchConfig, DispatchOp, Dtype, GemmConfig, GemmOp, Placement, Router,
+        Scales, Scores,
     };
 
     /// Rows that ranks share, and rows that all ranks have; a number of rows that the ranks do not divide; scales of rows, and a
@@ -206,8 +207,8 @@ mod tests {
         ]
     }
 
-    /// Tokens of ranks, and their rows.
-    fn of_tokens() -> [Problem; 3] {
+    /// Tokens of ranks, and their rows. A kernel that chooses experts.
+    fn of_tokens() -> [Problem; 4] {
         let (max_tokens, experts, top_k) = (Dim::Static(9), Dim::Static(4), Dim::Static(2));
         let dispatch = |op| DispatchConfig {
             max_tokens,
@@ -220,6 +221,14 @@ mod tests {
             batch_invariant: true,
             ..DispatchConfig::new(op)
         };
+        let from_logits = DispatchConfig {
+            router: Router {
+                scores: Scores::Sigmoid,
+                score_bias: true,
+                ..Router::default()
+            },
+            ..dispatch(DispatchOp::MoeLayer)
+        };
         let combine = CombineConfig {
             max_tokens,
             experts,
@@ -231,6 +240,7 @@ mod tests {
         [
             dispatch(DispatchOp::MoeLayer).into(),
             dispatch(DispatchOp::DispatchGemm).into(),
+            from_logits.into(),
             combine.into(),
         ]
     }

@@ -71,7 +71,7 @@ pub fn choose(sizes: Sizes, seed: u64, call: u32) -> (Vec<Vec<i32>>, Vec<i32>) {
 
 /// The numbers of tokens, at most `counts`, with which no rank gets more than `max_rows` rows. The tokens of a rank end
 /// before the first one that does not fit.
-fn within_max_rows(sizes: Sizes, ids: &[Vec<i32>], counts: &[i32]) -> Vec<i32> {
+pub fn within_max_rows(sizes: Sizes, ids: &[Vec<i32>], counts: &[i32]) -> Vec<i32> {
     let mut rows = vec![0; sizes.world];
     let mut fitting = vec![0; sizes.world];
     for token in 0..sizes.max_tokens as i32 {

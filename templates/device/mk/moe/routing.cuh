@@ -10,6 +10,7 @@
 #pragma once
 #include <mk/moe/choices.cuh>
 #include <mk/moe/packets.cuh>
+#include <mk/moe/router.cuh>
 #include <mk/moe/row_index.cuh>
 #include <mk/moe/tables.cuh>
 #include <mk/moe/tile_shape.cuh>
@@ -67,9 +68,9 @@ struct Routing {
   using Message = RoutingMessage<Config, Workspace>;
   using Segments = moe::Segments<Config, Workspace, Smem>;
 
-  // Runs before the first barrier of the CTA.
+  // Runs before the first barrier of the CTA. Choices from logits come later: a call that does not take place writes no operand.
   static MK_DEVICE void load_choices(const Args& args, const Smem& smem) {
-    Choices::load(args, smem, Choices::slice_of(args));
+    if constexpr (!RouterArgs<Args>) Choices::load(args, smem, Choices::slice_of(args));
   }
 
   // Returns false if a wait was aborted, if operands of any rank are wrong, or if a rank has no room for its rows. This
@@ -78,6 +79,7 @@ struct Routing {
     // load_choices has computed the slice too. The slice would take registers if kept until here.
     const Slice slice = Choices::slice_of(args);
     if (blockIdx.x == 0 && threadIdx.x == 0) Choices::check_count(args, ctx);
+    if constexpr (RouterArgs<Args>) Router<Config, Args, Workspace, Smem>::choose(args, smem, slice);
     Choices::read(ctx, smem, slice);
     count(ctx, smem, slice);
     if (!meet(ctx, smem)) return false;

@@ -9,6 +9,7 @@ mod choices;
 mod layer;
 mod recovery;
 mod reference;
+mod router;
 mod scales;
 
 pub use layer::{Layer, ResultBits, Routing};

@@ -1,7 +1,7 @@
 //! The limits of attention operators.
 
-use super::config::{AttentionConfig, MAX_CACHED_ROWS, MAX_HEADS, MAX_SEQUENCES, Scale};
-use crate::config::{Dim, Field};
+use super::config::{AttentionConfig, MAX_CACHED_ROWS, MAX_HEADS, MAX_SEQUENCES};
+use crate::config::{Dim, Field, Scale};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
 use crate::options::OperatorConfig;

@@ -1,13 +1,12 @@
 //! The configuration of an attention operator: `ring_attention`.
 
 use super::placement::{Layout, Placement};
-use crate::config::{Dim, Dtype, Field};
+use crate::config::{Dim, Dtype, Field, Scale};
 use crate::diagnostic::Diagnostics;
 use crate::options::op::Op;
 use crate::options::option::{OptionSpec, options};
 use crate::options::option_type::OptionType;
 use crate::options::value::Value;
-use crate::options::values::Values;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -153,74 +152,6 @@ impl AttentionOp {
 impl fmt::Display for AttentionOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.op().name())
-    }
-}
-
-/// The factor by which scores are multiplied before the softmax.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(from = "Option<f32>", into = "Option<f32>")]
-pub struct Scale {
-    bits: Option<u32>,
-}
-
-impl Scale {
-    /// A fixed factor instead of 1/√D.
-    #[must_use]
-    pub const fn new(value: f32) -> Self {
-        Self {
-            bits: Some(value.to_bits()),
-        }
-    }
-
-    /// The fixed factor; `None` if the factor is 1/√D.
-    #[must_use]
-    pub const fn fixed(self) -> Option<f32> {
-        match self.bits {
-            Some(bits) => Some(f32::from_bits(bits)),
-            None => None,
-        }
-    }
-
-    /// The factor for heads of `head_dim` elements.
-    #[must_use]
-    pub fn of(self, head_dim: u64) -> f64 {
-        self.fixed()
-            .map_or_else(|| 1.0 / (head_dim as f64).sqrt(), f64::from)
-    }
-}
-
-impl From<Option<f32>> for Scale {
-    fn from(value: Option<f32>) -> Self {
-        value.map_or_else(Self::default, Self::new)
-    }
-}
-
-impl From<Scale> for Option<f32> {
-    fn from(scale: Scale) -> Self {
-        scale.fixed()
-    }
-}
-
-impl OptionType for Scale {
-    fn values() -> Values {
-        Values::Number
-    }
-
-    fn read(value: &Value) -> Result<Self, String> {
-        value.number().map(Self::new)
-    }
-
-    fn word(&self) -> Option<String> {
-        Some(self.to_string())
-    }
-}
-
-impl fmt::Display for Scale {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.fixed() {
-            Some(value) => value.fmt(f),
-            None => f.write_str("1/√D"),
-        }
     }
 }
 

@@ -46,6 +46,8 @@ pub(crate) fn check(config: &DispatchConfig, world: u32, nodes: u32, found: &mut
         );
     }
     config.check_limits(found);
+    let sizes = [config.experts, config.top_k].map(Dim::fixed);
+    config.router.check(sizes, types.c, found);
     found.require(
         !config.batch_invariant || config.split_k.is_none_or(|splits| splits == 1),
         Field::SPLIT_K,

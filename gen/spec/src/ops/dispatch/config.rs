@@ -1,5 +1,6 @@
 //! The configuration of operators that send tokens to experts: `dispatch_gemm` and `moe_layer`.
 
+use super::router::Router;
 use crate::arch::Tile;
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
@@ -97,6 +98,11 @@ options! {
             /// Tiles are then not divided into slices of K.
             #[serde(default)]
             batch_invariant: bool as =BATCH_INVARIANT,
+        }
+        groups {
+            /// The choice of experts from the router's logits.
+            #[serde(default)]
+            router: Router,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::config::DispatchShape;
 use super::op_plan::DispatchPlan;
+use super::router::Router;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::arch::Arch;
 use crate::config::Dtype;
@@ -30,8 +31,9 @@ pub(super) fn id(op_plan: &DispatchPlan, arch: Arch, topology: Topology) -> Stri
     };
     let swiglu = part(op_plan.config.swiglu, "_swiglu");
     let invariant = part(op_plan.config.batch_invariant, "_invariant");
+    let router = op_plan.config.router.id();
     format!(
-        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}{splits}_push{}b{}{chunks}{swiglu}{}{}{invariant}",
+        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}{splits}_push{}b{}{chunks}{swiglu}{}{}{invariant}{router}",
         id_prefix(op_plan.config.op, arch, topology),
         op_plan.max_rows,
         op_plan.config.b_layout,
@@ -66,15 +68,30 @@ pub(super) fn operands(op_plan: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
             types.tokens,
         ),
         numbers(Operand::NumTokens, 1),
-        numbers(Operand::TopkIds, choices),
     ];
+    let router = &op_plan.config.router;
+    let weights = OperandSpec::vector(Operand::TopkWeights, choices, Dtype::Fp32);
+    if router.chooses() {
+        let logits = matrix(
+            Operand::Logits,
+            shape.max_tokens,
+            shape.experts,
+            types.logits,
+        );
+        operands.push(logits.of_any_stride());
+        let bias = OperandSpec::vector(Operand::ScoreBias, shape.experts, Dtype::Fp32);
+        operands.extend(router.score_bias.then_some(bias));
+        operands.extend([numbers(Operand::TopkIds, choices), weights].map(OperandSpec::written));
+    } else {
+        operands.push(numbers(Operand::TopkIds, choices));
+        operands.extend(op_plan.returns().then_some(weights));
+    }
     if op_plan.returns() {
         let (down_rows, down_cols) = match op_plan.config.b_layout {
             BLayout::Kn => (local * shape.intermediate, shape.hidden),
             BLayout::Nk => (local * shape.hidden, shape.intermediate),
         };
         operands.extend([
-            OperandSpec::vector(Operand::TopkWeights, choices, Dtype::Fp32),
             matrix(Operand::B, rows, cols, types.weights),
             matrix(Operand::Down, down_rows, down_cols, types.weights),
             matrix(Operand::C, shape.max_tokens, shape.hidden, types.c),
@@ -153,6 +170,14 @@ fn weights(
     })
 }
 
+/// An operand that the kernel writes if it chooses experts, and else reads.
+const fn chosen(router: &Router, operand: Operand) -> ArgKind {
+    match router.chooses() {
+        true => ArgKind::Result(operand),
+        false => ArgKind::Pointer(operand),
+    }
+}
+
 pub(super) fn args(op_plan: &DispatchPlan, topology: Topology) -> ArgLayout {
     let (world, hidden, returns) = (topology.world(), op_plan.shape.hidden, op_plan.returns());
     let up = (hidden, op_plan.weight_cols(), op_plan.box_cols());
@@ -168,17 +193,30 @@ pub(super) fn args(op_plan: &DispatchPlan, topology: Topology) -> ArgLayout {
             ArgKind::RowStrideBytes(Operand::Tokens),
         ),
         ("num_tokens", ArgKind::Pointer(Operand::NumTokens)),
-        ("topk_ids", ArgKind::Pointer(Operand::TopkIds)),
+    ]);
+    let router = &op_plan.config.router;
+    kinds.push(("topk_ids", chosen(router, Operand::TopkIds)));
+    kinds.extend([
         ("c", ArgKind::Pointer(Operand::C)),
         ("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)),
     ]);
-    kinds.extend(match returns {
-        true => vec![("topk_weights", ArgKind::Pointer(Operand::TopkWeights))],
-        false => vec![
+    if returns || router.chooses() {
+        kinds.push(("topk_weights", chosen(router, Operand::TopkWeights)));
+    }
+    if router.chooses() {
+        kinds.extend([
+            ("logits", ArgKind::Pointer(Operand::Logits)),
+            ("logits_row_bytes", ArgKind::RowStrideBytes(Operand::Logits)),
+        ]);
+        let bias = ("score_bias", ArgKind::Pointer(Operand::ScoreBias));
+        kinds.extend(router.score_bias.then_some(bias));
+    }
+    if !returns {
+        kinds.extend([
             ("expert_offsets", ArgKind::Pointer(Operand::ExpertOffsets)),
             ("row_indices", ArgKind::Result(Operand::RowIndices)),
-        ],
-    });
+        ]);
+    }
     kinds.extend([
         ("workspaces", ArgKind::Workspaces),
         ("host", ArgKind::HostPage),

@@ -12,6 +12,8 @@ pub struct DispatchTypes {
     pub weights: Dtype,
     /// The type of C.
     pub c: Dtype,
+    /// The type of logits, if the kernel reads logits.
+    pub logits: Dtype,
 }
 
 impl DispatchTypes {
@@ -30,6 +32,10 @@ impl DispatchConfig {
             tokens: self.dtype,
             weights: self.dtype,
             c: self.dtype.of_results(),
+            logits: match self.router.logits {
+                Some(dtype) => dtype,
+                None => self.dtype.of_results(),
+            },
         }
     }
 }

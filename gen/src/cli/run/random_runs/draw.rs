@@ -4,8 +4,8 @@ use super::super::inputs::Random;
 use mkernel::spec::{
     Activation, AttentionConfig, AttentionOp, AttentionTuning, BLayout, CollectiveConfig,
     CollectiveOp, CombineConfig, CombineOp, Device, Dim, DispatchConfig, DispatchOp, Dtype,
-    Epilogue, Eps, GemmConfig, GemmOp, Layout, Norm, Placement, Problem, Protocol, Scale, Scales,
-    SizedSpec, SumEpilogue, Tuning,
+    Epilogue, Eps, GemmConfig, GemmOp, Layout, Norm, Placement, Problem, Protocol, Router, Scale,
+    Scales, Scores, SizedSpec, SumEpilogue, Tuning,
 };
 use mkernel::{KernelConfig, KernelPlan};
 
@@ -291,7 +291,35 @@ fn dispatch(random: &mut Draws, world: u32) -> DispatchConfig {
         split_k: random.perhaps(&[1, 2]),
         scales: random.scales(dtype, 1),
         dtype,
+        router: router(random, experts, top_k),
         ..DispatchConfig::new(DispatchOp::DispatchGemm)
+    }
+}
+
+/// Kernels that choose experts take turns with kernels to which the caller passes experts.
+fn router(random: &mut Draws, experts: Dim, top_k: Dim) -> Router {
+    let scores = Scores::ALL[random.1 as usize % Scores::ALL.len()];
+    let (Dim::Static(experts), Dim::Static(top_k)) = (experts, top_k) else {
+        return Router::default();
+    };
+    if scores == Scores::Given {
+        return Router::default();
+    }
+    let divisors: Vec<u64> = (1..=experts)
+        .filter(|of| experts.is_multiple_of(*of))
+        .collect();
+    let groups = random.perhaps(&divisors);
+    let least = groups.map(|groups| top_k.div_ceil(experts / groups));
+    Router {
+        scores,
+        logits: random.perhaps(&[Dtype::Fp32]),
+        score_bias: random.once_in(2),
+        groups: groups.map(|groups| groups as u32),
+        top_groups: groups
+            .zip(least)
+            .map(|(most, least)| random.between(least, most) as u32),
+        renormalise: random.once_in(2),
+        score_scale: random.perhaps(&[Scale::new(2.5)]),
     }
 }
 

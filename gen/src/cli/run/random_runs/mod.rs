@@ -122,14 +122,15 @@ fn the_sample_has_configurations_of_all_kinds() {
         if let Problem::Dispatch(dispatch) = &config.problem {
             kinds.insert(format!("bounded rows: {}", dispatch.max_rows.is_some()));
             kinds.insert(format!("dispatch, scales of {}", dispatch.scales));
+            kinds.insert(format!("{name}, scores: {}", dispatch.router.scores));
         }
     }
     // All operators, each with both types of two bytes, and both kinds of each of nine pairs; the six operators with a product of
     // e4m3, `all_reduce` with such rows, and three collectives that move such rows; four kinds of scales of GEMMs, two kinds of scales
-    // of tokens, and three kinds of scales of moved rows.
+    // of tokens, and three kinds of scales of moved rows; three kinds of scores of both operators that send tokens.
     assert_eq!(
         kinds.len(),
-        3 * OPS as usize + 2 * 9 + 10 + 4 + 2 + 3,
+        3 * OPS as usize + 2 * 9 + 10 + 4 + 2 + 3 + 6,
         "{kinds:#?}"
     );
 }

@@ -5,6 +5,7 @@
 
 mod attention;
 mod experts;
+mod router;
 mod sums;
 
 use super::super::inputs::Inputs;

@@ -13,6 +13,10 @@ use std::sync::Arc;
 /// The results of a call on one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outputs {
+    /// The experts of tokens, which some kernels choose.
+    pub topk_ids: Vec<i32>,
+    /// The weights of these experts.
+    pub topk_weights: Vec<f32>,
     pub row_indices: Vec<i32>,
     pub expert_offsets: Vec<i32>,
     pub rows: Vec<f32>,
@@ -24,6 +28,8 @@ pub struct OperandValues {
     pub tokens: Vec<f32>,
     /// The scales of tokens; empty if tokens have no scales.
     pub a_scales: Vec<f32>,
+    /// The router's logits; empty if the caller passes the experts of tokens.
+    pub logits: Vec<f32>,
     pub num_tokens: [i32; 1],
     pub topk_ids: Vec<i32>,
     pub topk_weights: Vec<f32>,
@@ -37,6 +43,7 @@ pub struct OperandValues {
 pub struct Buffers<E: ResultElement> {
     tokens: CudaSlice<E>,
     a_scales: Option<CudaSlice<f32>>,
+    logits: Option<CudaSlice<E::OfResults>>,
     num_tokens: CudaSlice<i32>,
     topk_ids: CudaSlice<i32>,
     topk_weights: CudaSlice<f32>,
@@ -75,6 +82,10 @@ impl<E: ResultElement> Buffers<E> {
         Ok(Self {
             tokens: stream.clone_htod(&elements::<E>(&values.tokens))?,
             a_scales: upload_scales(stream, &values.a_scales)?,
+            logits: match values.logits.as_slice() {
+                [] => None,
+                logits => Some(stream.clone_htod(&elements::<E::OfResults>(logits))?),
+            },
             num_tokens: stream.clone_htod(&values.num_tokens)?,
             topk_ids: stream.clone_htod(&values.topk_ids)?,
             topk_weights: stream.clone_htod(&values.topk_weights)?,
@@ -94,6 +105,9 @@ impl<E: ResultElement> Buffers<E> {
         stream.memcpy_htod(&elements::<E>(&values.tokens), &mut self.tokens)?;
         if let Some(scales) = &mut self.a_scales {
             stream.memcpy_htod(&values.a_scales, scales)?;
+        }
+        if let Some(logits) = &mut self.logits {
+            stream.memcpy_htod(&elements::<E::OfResults>(&values.logits), logits)?;
         }
         stream.memcpy_htod(&values.num_tokens, &mut self.num_tokens)?;
         stream.memcpy_htod(&values.topk_ids, &mut self.topk_ids)?;
@@ -115,8 +129,17 @@ impl<E: ResultElement> Buffers<E> {
             .call(stream)
             .read(Operand::Tokens, &self.tokens)
             .read(Operand::NumTokens, &self.num_tokens)
-            .read(Operand::TopkIds, &self.topk_ids)
             .read(Operand::B, &weights.elements);
+        let call = match &self.logits {
+            Some(logits) => call
+                .read(Operand::Logits, logits)
+                .write(Operand::TopkIds, &mut self.topk_ids)
+                .write(Operand::TopkWeights, &mut self.topk_weights),
+            None if weights.down.is_some() => call
+                .read(Operand::TopkIds, &self.topk_ids)
+                .read(Operand::TopkWeights, &self.topk_weights),
+            None => call.read(Operand::TopkIds, &self.topk_ids),
+        };
         let call = match (&self.a_scales, &weights.scales) {
             (Some(of_tokens), Some(of_weights)) => call
                 .read(Operand::AScales, of_tokens)
@@ -124,9 +147,7 @@ impl<E: ResultElement> Buffers<E> {
             _ => call,
         };
         if let Some(down) = &weights.down {
-            let call = call
-                .read(Operand::TopkWeights, &self.topk_weights)
-                .read(Operand::Down, down);
+            let call = call.read(Operand::Down, down);
             let call = match &weights.down_scales {
                 Some(scales) => call.read(Operand::DownScales, scales),
                 None => call,
@@ -182,6 +203,8 @@ impl<E: ResultElement> Buffers<E> {
             Ok(found.into_iter().map(Into::into).collect())
         };
         Ok(Outputs {
+            topk_ids: stream.clone_dtoh(&self.topk_ids)?,
+            topk_weights: stream.clone_dtoh(&self.topk_weights)?,
             row_indices: stream.clone_dtoh(&self.row_indices)?,
             expert_offsets: stream.clone_dtoh(&self.expert_offsets)?,
             rows: floats(&self.rows)?,

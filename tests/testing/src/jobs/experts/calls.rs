@@ -49,9 +49,15 @@ impl Layer {
                     are_empty_sums_zero(&got.sums, &call[rank], self.sum_cols()),
                 ),
             ];
-            // A whole layer returns only sums.
+            let weights = same(&got.topk_weights, &expected.topk_weights);
+            let choices = [
+                ("experts", got.topk_ids == expected.topk_ids),
+                ("weights of experts", weights),
+            ];
+            // A whole layer returns no places, and the caller often passes the choices.
             let places = places.into_iter().filter(|_| !self.is_whole);
-            for (what, is_right) in places.chain(sums) {
+            let choices = choices.into_iter().filter(|_| self.router.chooses());
+            for (what, is_right) in places.chain(choices).chain(sums) {
                 if !is_right {
                     return Err(format!("rank {rank}, call {index}: wrong {what}").into());
                 }

@@ -8,7 +8,7 @@ use mkernel::{
     network::Faults,
     spec::{
         BLayout, CombineConfig, CombineOp, CombineShape, Diagnostics, Dim, DispatchConfig,
-        DispatchOp, DispatchShape, Dtype, Scales, SizedSpec,
+        DispatchOp, DispatchShape, Dtype, Router, Scales, SizedSpec,
     },
 };
 
@@ -50,6 +50,8 @@ pub struct Layer {
     pub swiglu: bool,
     /// Whether one operator, `moe_layer`, makes the whole layer, with a down projection.
     pub is_whole: bool,
+    /// The choice of experts by the kernel.
+    pub router: Router,
     /// The rows and columns of a tile, or `None` to leave them to the planner.
     pub tile: Option<(u32, u32)>,
     /// The most slices of K of a tile, or `None` to leave them to the planner.
@@ -95,6 +97,7 @@ impl Layer {
             nk: false,
             swiglu: false,
             is_whole: false,
+            router: Router::default(),
             tile: Some((64, 128)),
             split_k: None,
             comm_ctas: None,
@@ -168,6 +171,7 @@ impl Layer {
             scales: self.scales,
             b_layout: if self.nk { BLayout::Nk } else { BLayout::Kn },
             swiglu: self.swiglu,
+            router: self.router,
             max_rows: self.max_rows,
             tile_m: self.tile.map(|tile| tile.0),
             tile_n: self.tile.map(|tile| tile.1),

@@ -12,8 +12,9 @@ use mkernel::spec::plan::SCALE_BLOCK;
 /// wrong result.
 const ROW_INDEX_OF_NO_TOKEN: i32 = 0;
 
-/// The row indices of tokens that a rank has, before `dispatch_gemm` writes them.
-const ROW_INDEX_NOT_WRITTEN: i32 = -7;
+/// The row indices, and the experts that a kernel chooses, of tokens that a rank has, before the kernel writes them. The experts of
+/// tokens that a rank does not have.
+const NOT_WRITTEN: i32 = -7;
 
 /// Returns an element of a token. Elements are small whole numbers, most of them 0, so that sums are exact in elements of two
 /// bytes. In a longer token, a smaller share of elements is not 0.
@@ -37,10 +38,6 @@ fn weight_value(expert: usize, row: usize, col: usize) -> f32 {
 /// The factor of the weights of the gate, and the divisor of the weights of up. A product with the gate is then 0, or
 /// so far from 0 that its `silu` is exactly the product or 0.
 const GATE_SCALE: f32 = 256.0;
-
-fn topk_weight(token: usize, entry: usize) -> f32 {
-    [1.0, 2.0, -1.0][(token + 2 * entry) % 3]
-}
 
 /// Returns whether a result or a sum of some of its terms is exact, which holds for numbers of few bits.
 fn is_exact(x: &f32) -> bool {
@@ -86,19 +83,24 @@ impl Layer {
             false => f32::NAN, // Kernels must not read beyond the tokens.
         });
         let mut topk_ids: Vec<i32> = tokens.iter().flatten().copied().collect();
-        topk_ids.resize(entries, -7);
+        topk_ids.resize(entries, NOT_WRITTEN);
         let top_k = self.top_k as usize;
-        let mut row_indices = vec![ROW_INDEX_NOT_WRITTEN; tokens.len() * top_k];
+        let mut row_indices = vec![NOT_WRITTEN; tokens.len() * top_k];
         row_indices.resize(entries, ROW_INDEX_OF_NO_TOKEN);
         let topk_weights = topk_ids.iter().enumerate().map(|(i, id)| match *id {
             NO_CHOICE => f32::NAN, // The weight of such a choice has no effect.
-            _ => topk_weight(i / top_k, i % top_k),
+            _ => self.topk_weight(i / top_k, i % top_k),
         });
-        let topk_weights = topk_weights.collect();
+        let topk_weights: Vec<f32> = topk_weights.collect();
+        let (topk_ids, topk_weights) = match self.router.chooses() {
+            true => (vec![NOT_WRITTEN; entries], vec![f32::NAN; entries]),
+            false => (topk_ids, topk_weights),
+        };
         let cols = self.intermediate as usize;
         OperandValues {
             tokens: values.collect(),
             a_scales: self.token_scales(index, rank),
+            logits: self.logits(index, rank),
             num_tokens: [self.num_tokens.unwrap_or(tokens.len() as i32)],
             topk_ids,
             topk_weights,
@@ -131,7 +133,7 @@ impl Layer {
                     let of_rank = expert / self.local_experts();
                     for of in [of_rank, world + of_rank / local_world, world + nodes] {
                         for (sum, x) in sums[of].iter_mut().zip(&row) {
-                            *sum += topk_weight(token, entry) * x;
+                            *sum += self.topk_weight(token, entry) * x;
                         }
                     }
                     are_exact &= row.iter().all(is_exact);
@@ -226,7 +228,7 @@ impl Layer {
         for (entry, expert) in choices(&self.calls[index][rank][token]) {
             let row = self.result(index, (rank, token), expert);
             for (sum, x) in sum.iter_mut().zip(row) {
-                *sum += topk_weight(token, entry) * x;
+                *sum += self.topk_weight(token, entry) * x;
             }
         }
         let rounded_sums = sum
@@ -275,7 +277,17 @@ impl Layer {
             sums.extend(self.sum(index, (rank, token)));
         }
         sums.resize(self.max_tokens as usize * self.sum_cols(), f32::NAN);
+        let entries = (self.max_tokens * self.top_k) as usize;
+        let mut topk_ids: Vec<i32> = routing[rank].iter().flatten().copied().collect();
+        let weights = 0..topk_ids.len();
+        let top_k = self.top_k as usize;
+        let weights = weights.map(|i| self.topk_weight(i / top_k, i % top_k));
+        let mut topk_weights: Vec<f32> = weights.collect();
+        topk_ids.resize(entries, NOT_WRITTEN);
+        topk_weights.resize(entries, f32::NAN);
         Outputs {
+            topk_ids,
+            topk_weights,
             row_indices,
             expert_offsets,
             rows,

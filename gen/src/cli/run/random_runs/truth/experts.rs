@@ -1,5 +1,6 @@
 //! The rows of experts, and the sums of their outputs per token.
 
+use super::router::Chosen;
 use super::sums::size;
 use super::{Element, Job, adding, rounding};
 use mkernel::Operand;
@@ -8,7 +9,7 @@ use mkernel::spec::{BLayout, CombineConfig, DispatchConfig, Dtype, Scales};
 /// The expert, and the row index, of a choice that a token does not have.
 const NO_CHOICE: i32 = -1;
 
-/// C, the expert offsets and the row indices.
+/// The experts and weights that the kernel chooses, C, the expert offsets and the row indices.
 pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Element>> {
     let cols = size(config.intermediate);
     let (top_k, max_tokens) = (size(config.top_k), size(config.max_tokens));
@@ -20,12 +21,13 @@ pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Elem
     let dtype = if is_narrow { Dtype::Bf16 } else { config.dtype };
     let mut rows = Vec::new();
     let mut offsets = vec![Some((0.0, 0.0))];
-    let mut row_indices = without_rows(job, top_k, rank);
+    let chosen = Chosen::of(job, config);
+    let mut row_indices = without_rows(job, &chosen, top_k, rank);
     // Rows of a rank are in the order of expert, source and token.
     for owner in 0..job.world {
         let mut row = 0;
         for expert in 0..here {
-            for (source, token, choice) in choices(job, top_k, owner * here + expert) {
+            for (source, token, choice) in choices(job, &chosen, top_k, owner * here + expert) {
                 if source == rank {
                     let number = owner * max_rows + row;
                     row_indices[token * top_k + choice] = Some((number as f64, 0.0));
@@ -46,7 +48,9 @@ pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Elem
         }
     }
     rows.resize(max_rows * cols, None);
-    vec![rows, offsets, row_indices]
+    let mut results = chosen.written(job, config, rank);
+    results.extend([rows, offsets, row_indices]);
+    results
 }
 
 /// An element of a row of an expert: a product, or `silu(gate) · up`.
@@ -67,7 +71,7 @@ fn hidden(
     (gate * up, error)
 }
 
-/// C of `moe_layer`.
+/// The experts and weights that the kernel chooses, and C of `moe_layer`.
 pub fn moe_layer(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Element>> {
     let (width, cols, top_k) = (
         size(config.hidden),
@@ -76,8 +80,12 @@ pub fn moe_layer(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Ele
     );
     let here = size(config.experts) / job.world;
     let count = job.inputs.numbers(Operand::NumTokens)[rank][0] as usize;
-    let ids = &job.inputs.numbers(Operand::TopkIds)[rank];
-    let weights = job.floats(Operand::TopkWeights, rank);
+    let chosen = Chosen::of(job, config);
+    let (ids, weights) = (&chosen.ids[rank], &chosen.weights[rank]);
+    let of_weight = match config.router.chooses() {
+        true => 1.0 / f64::from(1 << 16),
+        false => 0.0,
+    };
     let mut c = vec![(0.0, 0.0); count * width];
     let is_narrow = config.dtype == Dtype::E4m3;
     let dtype = if is_narrow { Dtype::Bf16 } else { config.dtype };
@@ -110,14 +118,17 @@ pub fn moe_layer(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Ele
                 let error = error + adding(magnitude) + narrow + rounding(value, dtype);
                 let (sum, of_sum) = &mut c[token * width + out];
                 *sum += weights[entry] * value;
-                *of_sum += weights[entry].abs() * (error + adding(value.abs()));
+                let error = error + adding(value.abs()) + of_weight * value.abs();
+                *of_sum += weights[entry].abs() * error;
             }
         }
     }
     let rounded = |(value, error): (f64, f64)| Some((value, error + rounding(value, dtype)));
     let mut c: Vec<Element> = c.into_iter().map(rounded).collect();
     c.resize(size(config.max_tokens) * width, None);
-    vec![c]
+    let mut results = chosen.written(job, config, rank);
+    results.push(c);
+    results
 }
 
 /// A hidden row, with the errors of its elements after rounding. Blocks of e4m3 have scales with which their greatest element is 448.
@@ -210,8 +221,8 @@ fn scale_of(
 }
 
 /// The row indices of a rank's choices if none of them had a row.
-fn without_rows(job: &Job, top_k: usize, rank: usize) -> Vec<Element> {
-    let ids = &job.inputs.numbers(Operand::TopkIds)[rank];
+fn without_rows(job: &Job, chosen: &Chosen, top_k: usize, rank: usize) -> Vec<Element> {
+    let ids = &chosen.ids[rank];
     let count = job.inputs.numbers(Operand::NumTokens)[rank][0] as usize;
     let no_row = |(entry, id): (usize, &i32)| {
         (entry < count * top_k && *id == NO_CHOICE).then_some((f64::from(NO_CHOICE), 0.0))
@@ -220,8 +231,8 @@ fn without_rows(job: &Job, top_k: usize, rank: usize) -> Vec<Element> {
 }
 
 /// The tokens that have an expert: source rank, token, and which of the token's choices it is.
-fn choices(job: &Job, top_k: usize, expert: usize) -> Vec<(usize, usize, usize)> {
-    let ids = job.inputs.numbers(Operand::TopkIds);
+fn choices(job: &Job, chosen: &Chosen, top_k: usize, expert: usize) -> Vec<(usize, usize, usize)> {
+    let ids = &chosen.ids;
     let mut found = Vec::new();
     let counts = job.inputs.numbers(Operand::NumTokens);
     for (source, (ids, count)) in ids.iter().zip(counts).enumerate() {
