@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use std::fmt::Write as _;
 
 /// The number of cases, each of which compiles for about a second.
-const CASES: u32 = 6;
+const CASES: u32 = 3;
 
 /// The order of the device code.
 fn on_device(plan: &KernelPlan) -> String {
