@@ -10,18 +10,9 @@ fn on_jobs_with_doors<T: Send>(
     job: impl Fn(u32, u16) -> Job + Sync,
     body: impl Fn(Collective) -> T + Sync,
 ) -> Vec<T> {
-    let met = connect_all(world, job);
-    std::thread::scope(|scope| {
-        let body = &body;
-        let spawn = |group: Result<tcp::TcpGroup, Error>| {
-            let group = group.expect("the ranks connect");
-            scope.spawn(move || {
-                body(Collective::with_doors(group, TIMEOUT).expect("all ranks come"))
-            })
-        };
-        let threads: Vec<_> = met.into_iter().map(spawn).collect();
-        let joined = threads.into_iter().map(|thread| thread.join());
-        joined.map(|value| value.expect("no panic")).collect()
+    in_threads(connect_all(world, job), |group| {
+        let group = group.expect("the ranks connect");
+        body(Collective::with_doors(group, TIMEOUT).expect("all ranks come"))
     })
 }
 
