@@ -43,6 +43,24 @@ pub unsafe fn prepare_edited(
     })
 }
 
+/// Calls `body` with each item, in a thread of its own, and returns the values in the order of the items.
+///
+/// # Panics
+/// A call of `body` panics.
+pub fn in_threads<I: Send, T: Send>(
+    items: impl IntoIterator<Item = I>,
+    body: impl Fn(I) -> T + Sync,
+) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let start = |item| scope.spawn(|| body(item));
+        let threads: Vec<_> = items.into_iter().map(start).collect();
+        let joined = threads.into_iter().map(|thread| thread.join());
+        joined
+            .map(|value| value.expect("no thread panics"))
+            .collect()
+    })
+}
+
 /// Sets the counters in this rank's workspace of an operator as if `calls` calls had been made instead of the `made` calls so
 /// far, for tests of counters that wrap around. Every rank must make this change between two barriers. The counts of puts from
 /// other nodes are multiplied by `calls / made`.

@@ -4,6 +4,7 @@
 #![cfg(feature = "simulator")]
 
 use mkernel::half::bf16;
+use mkernel::testing::in_threads;
 use mkernel::{
     Communicator, Error, KernelConfig, Simulation,
     spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape},
@@ -71,27 +72,18 @@ fn operators_that_come_and_go_leave_nothing_behind() {
         ..Simulation::default()
     };
     let all = Communicator::simulated(&simulation).expect("simulated GPUs");
-    let grown = std::thread::scope(|scope| {
-        let threads: Vec<_> = all
-            .into_iter()
-            .map(|ranks| {
-                scope.spawn(move || {
-                    let mut before = 0;
-                    for number in 0..CYCLES {
-                        if number == WARM_UP {
-                            before = memory_kib();
-                        }
-                        cycle(&ranks).unwrap_or_else(|error| panic!("cycle {number}: {error}"));
-                    }
-                    memory_kib().saturating_sub(before)
-                })
-            })
-            .collect();
-        let joined = threads.into_iter().map(|thread| thread.join());
-        joined.map(|grown| grown.expect("no panic")).max()
+    let grown = in_threads(all, |ranks| {
+        let mut before = 0;
+        for number in 0..CYCLES {
+            if number == WARM_UP {
+                before = memory_kib();
+            }
+            cycle(&ranks).unwrap_or_else(|error| panic!("cycle {number}: {error}"));
+        }
+        memory_kib().saturating_sub(before)
     });
     assert_eq!(getrlimit(Resource::Nofile).current, Some(MAX_FILES));
-    let grown = grown.expect("ranks");
+    let grown = grown.into_iter().max().expect("ranks");
     assert!(
         grown < MAX_GROWTH_KIB,
         "{grown} KiB more than after {WARM_UP} cycles"

@@ -1,6 +1,7 @@
 //! Tests of puts from kernels to GPUs of other nodes, on simulated GPUs and emulated NICs.
 
 use mkernel::spec::fabric_test::MAX_NODES;
+use mkernel::testing::in_threads;
 use mkernel::{
     Communicator, Error, Simulation,
     error::FabricError,
@@ -48,21 +49,10 @@ fn run(
     options: &FabricTestOptions,
     loads: &[FabricTestLoad],
 ) -> Vec<Result<Vec<FabricTestResult>, Error>> {
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = ranks
-            .into_iter()
-            .map(|ranks| {
-                scope.spawn(move || {
-                    ranks.set_timeout(Duration::from_secs(20));
-                    let test = ranks.fabric_test(options)?;
-                    loads.iter().map(|load| test.run(load)).collect()
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no panic"))
-            .collect()
+    in_threads(ranks, |ranks| {
+        ranks.set_timeout(Duration::from_secs(20));
+        let test = ranks.fabric_test(options)?;
+        loads.iter().map(|load| test.run(load)).collect()
     })
 }
 

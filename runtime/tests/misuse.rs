@@ -6,6 +6,7 @@
 use mkernel::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
+use mkernel::testing::in_threads;
 use mkernel::{
     Communicator, Error, ErrorKind, KernelConfig, Operand, Operator, Simulation,
     network::{Faults, NicModel, Transport},
@@ -133,13 +134,7 @@ fn in_jobs<T: Send>(
             ..Simulation::default()
         };
         let communicators = Communicator::simulated(&simulation).expect("simulated GPUs");
-        let outcomes = std::thread::scope(|scope| {
-            let body = &body;
-            let spawn = |ranks| scope.spawn(move || body(Rank::new(ranks, nodes)));
-            let threads: Vec<_> = communicators.into_iter().map(spawn).collect();
-            let joined = threads.into_iter().map(|thread| thread.join());
-            joined.map(|value| value.expect("no panic")).collect()
-        });
+        let outcomes = in_threads(communicators, |ranks| body(Rank::new(ranks, nodes)));
         check(simulation.ranks, outcomes);
     }
 }

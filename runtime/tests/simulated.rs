@@ -2,6 +2,7 @@
 
 #![cfg(feature = "simulator")]
 
+use mkernel::testing::in_threads;
 use mkernel::{
     Communicator, Error, KernelConfig, Simulation,
     error::{DeviceError, SimulatorError},
@@ -99,22 +100,18 @@ fn local_ranks() {
         "{error}"
     );
     let ranks = Communicator::local(&[0, 1, 2, 7]).expect("ranks");
-    std::thread::scope(|scope| {
-        for ranks in ranks {
-            scope.spawn(move || {
-                assert!(ranks.is_simulated() && ranks.world() == 4);
-                assert_eq!(ranks.device(), &mkernel::spec::Device::simulated(3));
-                let stream = ranks.context().new_stream().expect("a stream");
-                let slice = stream.clone_htod(&[ranks.rank(); 100]).expect("uploaded");
-                ranks.synchronize(&stream).expect("done");
-                ranks.barrier().expect("all ranks take part");
-                assert_eq!(
-                    stream.clone_dtoh(&slice).expect("downloaded"),
-                    [ranks.rank(); 100]
-                );
-                assert!(ranks.findings().is_empty() && ranks.timeline().is_none());
-            });
-        }
+    in_threads(ranks, |ranks| {
+        assert!(ranks.is_simulated() && ranks.world() == 4);
+        assert_eq!(ranks.device(), &mkernel::spec::Device::simulated(3));
+        let stream = ranks.context().new_stream().expect("a stream");
+        let slice = stream.clone_htod(&[ranks.rank(); 100]).expect("uploaded");
+        ranks.synchronize(&stream).expect("done");
+        ranks.barrier().expect("all ranks take part");
+        assert_eq!(
+            stream.clone_dtoh(&slice).expect("downloaded"),
+            [ranks.rank(); 100]
+        );
+        assert!(ranks.findings().is_empty() && ranks.timeline().is_none());
     });
 }
 
@@ -146,22 +143,18 @@ fn prepares_with_invalid_variables() {
         ..Simulation::default()
     });
     let ranks = ranks.expect("simulated GPUs");
-    std::thread::scope(|scope| {
-        for ranks in ranks {
-            scope.spawn(move || {
-                let shape = GemmShape { m, n, k };
-                let error = ranks.prepare(config, shape).expect_err("invalid");
-                assert!(matches!(error, Error::Environment(_)), "{error}");
-                let text = error.to_string();
-                for variable in [
-                    "MKERNEL_JIT is \"maybe\"; it should be 0 or 1",
-                    "MKERNEL_CACHE is \"2\"; it should be 0 or 1",
-                    "MKERNEL_NVRTC_ANY is \"-\"; it should be 0 or 1",
-                ] {
-                    assert!(text.contains(variable), "{text}");
-                }
-                ranks.barrier().expect("the communicator can be used");
-            });
+    in_threads(ranks, |ranks| {
+        let shape = GemmShape { m, n, k };
+        let error = ranks.prepare(config, shape).expect_err("invalid");
+        assert!(matches!(error, Error::Environment(_)), "{error}");
+        let text = error.to_string();
+        for variable in [
+            "MKERNEL_JIT is \"maybe\"; it should be 0 or 1",
+            "MKERNEL_CACHE is \"2\"; it should be 0 or 1",
+            "MKERNEL_NVRTC_ANY is \"-\"; it should be 0 or 1",
+        ] {
+            assert!(text.contains(variable), "{text}");
         }
+        ranks.barrier().expect("the communicator can be used");
     });
 }

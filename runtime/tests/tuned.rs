@@ -4,8 +4,8 @@
 
 use mkernel::spec::plan::{TunedKernel, TunedTimes};
 use mkernel::spec::{Dim, GemmConfig, GemmOp, GemmShape, Tuning};
+use mkernel::testing::in_threads;
 use mkernel::{Communicator, Error, KernelConfig, Operator, Simulation, Tuned};
-use std::thread;
 
 const SHAPE: GemmShape = GemmShape {
     m: 128,
@@ -50,14 +50,7 @@ fn prepared(tile_m: u32, first: u32) -> Vec<Result<Operator, Error>> {
         }
         ranks.prepare(&config(None), SHAPE)
     };
-    thread::scope(|scope| {
-        let threads: Vec<_> = ranks
-            .into_iter()
-            .map(|ranks| scope.spawn(move || run(ranks)))
-            .collect();
-        let results = threads.into_iter().map(|thread| thread.join());
-        results.map(|result| result.expect("no panic")).collect()
-    })
+    in_threads(ranks, run)
 }
 
 #[test]

@@ -7,7 +7,9 @@ use mkernel::spec::{AttentionConfig, AttentionOp, AttentionShape, Dim, Placement
 use mkernel::{Error, ErrorKind, KernelConfig, Operand};
 use mkernel_testing::jobs::attention::AttentionJob;
 use mkernel_testing::jobs::attention::cached_cases::{with_cached_rows, with_cached_rows_across};
-use mkernel_testing::jobs::prepared::{Prepared, error_at_once, on_ranks};
+use mkernel_testing::jobs::prepared::{
+    Prepared, all_succeed, error_at_once, expect_wrong_values, on_ranks,
+};
 use mkernel_testing::jobs::{
     all_are_right, all_are_right_now_or_after_many_calls, bad_network, each_in_one, share,
 };
@@ -171,33 +173,23 @@ fn numbers_that_are_not_possible_are_an_error_of_their_call() {
             "rank 1 has 2147483647 cached rows of sequence 1",
         ),
     ];
-    let outcomes = on_ranks(&config(2), SHAPE, (SMS, 0), |rank| {
+    all_succeed(&config(2), SHAPE, (SMS, 0), |rank| {
         for (number, (index, count, part)) in wrong.iter().enumerate() {
             let mut counts = [200; 4];
             counts[*index] = *count;
             let (written, outcome) = call(rank, 100, &counts);
-            let error = outcome.expect_err(part);
-            assert_eq!(error.kind(), ErrorKind::Values, "{error}");
-            let text = error.to_string();
-            let call = format!("call {} of operator 1 ", number + 1);
-            assert!(
-                text.contains(&call) && text.contains(part),
-                "{part}: {text}"
-            );
+            expect_wrong_values(outcome, number + 1, part);
             assert_eq!(written, 0, "{counts:?}");
         }
         let (written, outcome) = call(rank, 100, &[200, 0, 1, 199]);
         assert_eq!(written, 50 * 2 * 2 * 64);
         outcome
     });
-    for outcome in outcomes {
-        assert_eq!(outcome, Ok(()));
-    }
 }
 
 #[test]
 fn operands_of_calls_with_cached_rows_are_checked_before_the_launch() {
-    let outcomes = on_ranks(&config(2), SHAPE, (SMS, 0), |rank| {
+    all_succeed(&config(2), SHAPE, (SMS, 0), |rank| {
         let (_, outcome) = call(rank, 100, &[7; 3]);
         let text = outcome.expect_err("short").to_string();
         assert!(text.contains("cached_rows"), "{text}");
@@ -206,7 +198,4 @@ fn operands_of_calls_with_cached_rows_are_checked_before_the_launch() {
         assert_eq!(error.kind(), ErrorKind::Operands, "{error}");
         call(rank, 0, &[7; 4]).1
     });
-    for outcome in outcomes {
-        assert_eq!(outcome, Ok(()));
-    }
 }

@@ -5,7 +5,9 @@ use mkernel::cudarc::driver::CudaSlice;
 use mkernel::half::bf16;
 use mkernel::spec::{AttentionConfig, AttentionOp, AttentionShape, Dim, Placement};
 use mkernel::{Error, ErrorKind, KernelConfig, Operand};
-use mkernel_testing::jobs::prepared::{Prepared, error_at_once, on_ranks};
+use mkernel_testing::jobs::prepared::{
+    Prepared, all_succeed, error_at_once, expect_wrong_values, on_ranks,
+};
 use mkernel_testing::lab::Random;
 
 const SHAPE: AttentionShape = AttentionShape {
@@ -134,15 +136,10 @@ fn offsets_that_are_not_possible_are_an_error_of_their_call() {
         ([0, i32::MAX, i32::MIN, 0, 0], "offset 1 is 2147483647, but"),
     ];
     for world in [1, 4] {
-        let outcomes = on_ranks(&config(world, true), SHAPE, (SMS, 0), |rank| {
+        all_succeed(&config(world, true), SHAPE, (SMS, 0), |rank| {
             for (number, (offsets, part)) in wrong.iter().enumerate() {
                 let (written, outcome) = call(rank, offsets);
-                let error = outcome.expect_err(part);
-                assert_eq!(error.kind(), ErrorKind::Values, "{error}");
-                let text = error.to_string();
-                let call = format!("call {} of operator 1 ", number + 1);
-                assert!(text.contains(&call), "{call}: {text}");
-                assert!(text.contains(part), "{part}: {text}");
+                expect_wrong_values(outcome, number + 1, part);
                 assert_eq!(written, 0, "{offsets:?}");
             }
             let offsets = [0, 10, 10, 290, 300];
@@ -155,16 +152,13 @@ fn offsets_that_are_not_possible_are_an_error_of_their_call() {
             );
             outcome
         });
-        for outcome in outcomes {
-            assert_eq!(outcome, Ok(()), "{world}");
-        }
     }
 }
 
 /// The simulator finds accesses outside of operands.
 #[test]
 fn random_offsets_do_no_harm() {
-    let outcomes = on_ranks(&config(2, true), SHAPE, (SMS, 0), |rank| {
+    all_succeed(&config(2, true), SHAPE, (SMS, 0), |rank| {
         let mut random = Random(5);
         for _ in 0..40 {
             let limit = [10, 80, 400, 1 << 32][random.below(4) as usize];
@@ -187,14 +181,11 @@ fn random_offsets_do_no_harm() {
         }
         Ok(())
     });
-    for outcome in outcomes {
-        assert_eq!(outcome, Ok(()));
-    }
 }
 
 #[test]
 fn operands_of_packed_calls_are_checked_before_the_launch() {
-    let outcomes = on_ranks(&config(2, false), SHAPE, (SMS, 0), |rank| {
+    all_succeed(&config(2, false), SHAPE, (SMS, 0), |rank| {
         assert_eq!(rank.operator.plan().max_rows(), None);
         let mut operands = Operands::new(rank, &[0, 10, 20, 30]);
         let error = operands.call(rank).launch().expect_err("short");
@@ -207,7 +198,4 @@ fn operands_of_packed_calls_are_checked_before_the_launch() {
         operands.call(rank).launch()?;
         rank.ranks.synchronize(&rank.stream)
     });
-    for outcome in outcomes {
-        assert_eq!(outcome, Ok(()));
-    }
 }

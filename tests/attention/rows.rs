@@ -6,7 +6,7 @@ use mkernel::spec::{AttentionConfig, AttentionOp, AttentionShape, Dim, Placement
 use mkernel::{ErrorKind, KernelConfig, Operand, Operator};
 use mkernel_testing::jobs::each_in_one;
 use mkernel_testing::jobs::prepared::{
-    Prepared, error_at_once, expect_errors_with_rows, expect_refused, on_ranks,
+    Prepared, all_succeed, error_at_once, expect_errors_with_rows, expect_refused, on_ranks,
 };
 use std::sync::Arc;
 
@@ -109,29 +109,14 @@ fn different_rows_are_an_error_that_names_two_ranks() {
 fn more_rows_than_prepared_are_an_error_of_their_call() {
     for topology in [(1, 1), (1, 4), (2, 2)] {
         let (config, shape) = operator(topology, (false, None));
-        let outcomes = on_ranks(&config, shape, (SMS, 0), |rank| {
-            let error = rank.call_with_rows(301).expect_err("too many rows");
-            assert_eq!(error.kind(), ErrorKind::Values, "{error}");
-            let text = error.to_string();
-            assert!(text.contains("call 1 of operator 1 "), "{text}");
-            assert!(text.contains(": the call has 301 rows"), "{text}");
-            let error = rank.call_with_rows(-1).expect_err("negative rows");
-            assert_eq!(error.kind(), ErrorKind::Values, "{error}");
-            let text = error.to_string();
-            assert!(text.contains("call 2 of operator 1 "), "{text}");
-            assert!(text.contains(": the call has -1 rows"), "{text}");
-            rank.call_with_rows(300)
-        });
-        for outcome in outcomes {
-            assert_eq!(outcome, Ok(()), "{topology:?}");
-        }
+        all_succeed(&config, shape, (SMS, 0), |rank| rank.expect_most_rows(300));
     }
 }
 
 #[test]
 fn rows_that_the_host_knows_are_checked_before_the_launch() {
     let (config, shape) = operator((1, 2), (false, None));
-    let outcomes = on_ranks(&config, shape, (SMS, 0), |rank| {
+    all_succeed(&config, shape, (SMS, 0), |rank| {
         let Prepared {
             ranks,
             operator,
@@ -161,7 +146,4 @@ fn rows_that_the_host_knows_are_checked_before_the_launch() {
         launch(Some(0))?;
         ranks.synchronize(stream)
     });
-    for outcome in outcomes {
-        assert_eq!(outcome, Ok(()));
-    }
 }

@@ -9,7 +9,7 @@ use mkernel::{Error, KernelConfig, Operand, fused_kernel};
 use mkernel_testing::jobs::collective::CollectiveJob;
 use mkernel_testing::jobs::collective::cases::in_place;
 use mkernel_testing::jobs::collective::norm::NormJob;
-use mkernel_testing::jobs::prepared::{Prepared, expect_refused, on_ranks};
+use mkernel_testing::jobs::prepared::{Prepared, all_succeed, expect_refused};
 use mkernel_testing::jobs::{all_are_right, bad_network, share};
 use mkernel_testing::lab::Failure;
 
@@ -87,9 +87,7 @@ fn a_residual_is_replaced_by_safe_code() {
     };
     let config = CollectiveConfig::new(CollectiveOp::AllReduce);
     let shape = CollectiveShape { m: 3, n: 136 };
-    for outcome in on_ranks(&KernelConfig::new(2, config), shape, (2, 0), body) {
-        assert_eq!(outcome, Ok(()));
-    }
+    all_succeed(&KernelConfig::new(2, config), shape, (2, 0), body);
 }
 
 /// Without a residual, a norm has no new residual that could replace one.
@@ -115,9 +113,7 @@ fn an_update_of_an_operand_that_the_kernel_lacks_is_refused() {
         assert!(text.contains("residual"), "{text}");
         Ok(())
     };
-    for outcome in on_ranks(&KernelConfig::new(1, config), shape, (2, 0), body) {
-        assert_eq!(outcome, Ok(()));
-    }
+    all_succeed(&KernelConfig::new(1, config), shape, (2, 0), body);
 }
 
 fn packets(shots: u32) -> CollectiveJob {
@@ -150,13 +146,10 @@ fn on_two_ranks(op: CollectiveOp, m: Dim, body: impl Fn(&Prepared<'_>) + Sync) {
     };
     let config = KernelConfig::new(2, config);
     let shape = CollectiveShape { m: ROWS, n: COLS };
-    let outcomes = on_ranks(&config, shape, (2, 0), |rank| {
+    all_succeed(&config, shape, (2, 0), |rank| {
         body(rank);
         Ok(())
     });
-    for outcome in outcomes {
-        assert_eq!(outcome, Ok(()));
-    }
 }
 
 /// Passes X and Y that begin at these elements of one buffer, as slices and as raw operands.

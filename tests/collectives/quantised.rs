@@ -145,16 +145,16 @@ macro_rules! chain {
     }};
 }
 
-fn on_two_ranks(body: impl Fn(&Communicator) -> Result<(), Failure> + Sync) {
+/// Runs `body` on two ranks, which must both succeed.
+pub fn on_two_ranks(body: impl Fn(&Communicator) -> Result<(), Failure> + Sync) {
     let machine = Machine {
         world: 2,
         sms: 2,
         skew: 20,
     };
-    let outcomes = machine.run_ranks(Backend::Simulated { seed: 3 }, |ranks, _| body(ranks));
-    for outcome in outcomes.expect("communicators") {
-        outcome.expect("right");
-    }
+    machine
+        .run(Backend::Simulated { seed: 3 }, body)
+        .expect("right");
 }
 
 /// A GEMM of e4m3 reads the result and its scales where the all-reduce has written these.

@@ -5,7 +5,7 @@ use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Protocol};
 use mkernel::{ErrorKind, KernelConfig, Operand};
 use mkernel_testing::jobs::collective::buckets::in_buckets;
 use mkernel_testing::jobs::prepared::{
-    Prepared, error_at_once, expect_errors_with_rows, expect_refused, on_ranks,
+    Prepared, all_succeed, error_at_once, expect_errors_with_rows, expect_refused, on_ranks,
 };
 use mkernel_testing::jobs::{each_in_one, named};
 
@@ -94,29 +94,14 @@ fn different_rows_in_different_buckets_are_an_error() {
 fn more_rows_than_prepared_are_an_error_of_their_call() {
     for topology in [(1, 1), (1, 4), (2, 2)] {
         let (config, shape) = operator(topology, (CollectiveOp::AllReduce, None));
-        let outcomes = on_ranks(&config, shape, (SMS, 0), |rank| {
-            let error = rank.call_with_rows(13).expect_err("too many rows");
-            assert_eq!(error.kind(), ErrorKind::Values, "{error}");
-            let text = error.to_string();
-            assert!(text.contains("call 1 of operator 1 "), "{text}");
-            assert!(text.contains(": the call has 13 rows"), "{text}");
-            let error = rank.call_with_rows(-1).expect_err("negative rows");
-            assert_eq!(error.kind(), ErrorKind::Values, "{error}");
-            let text = error.to_string();
-            assert!(text.contains("call 2 of operator 1 "), "{text}");
-            assert!(text.contains(": the call has -1 rows"), "{text}");
-            rank.call_with_rows(12)
-        });
-        for outcome in outcomes {
-            assert_eq!(outcome, Ok(()), "{topology:?}");
-        }
+        all_succeed(&config, shape, (SMS, 0), |rank| rank.expect_most_rows(12));
     }
 }
 
 #[test]
 fn rows_that_the_host_knows_are_checked_before_the_launch() {
     let (config, shape) = operator((1, 2), (CollectiveOp::AllGather, None));
-    let outcomes = on_ranks(&config, shape, (SMS, 0), |rank| {
+    all_succeed(&config, shape, (SMS, 0), |rank| {
         let Prepared {
             ranks,
             operator,
@@ -164,7 +149,4 @@ fn rows_that_the_host_knows_are_checked_before_the_launch() {
         launch(Some(0))?;
         ranks.synchronize(stream)
     });
-    for outcome in outcomes {
-        assert_eq!(outcome, Ok(()));
-    }
 }

@@ -1,15 +1,14 @@
 //! Tests of rows of e4m3 and their scales, which `all_gather`, `broadcast` and `all_to_all` move on simulated GPUs.
 
+use crate::quantised::on_two_ranks;
 use mkernel::cudarc::driver::CudaSlice;
 use mkernel::float8::F8E4M3;
 use mkernel::half::bf16;
 use mkernel::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dtype, Scales};
 use mkernel::{Communicator, KernelConfig, Operand, fused_kernel};
 use mkernel_testing::jobs::collective::scaled::cases::{scaled, scaled_across};
-use mkernel_testing::jobs::prepared::{expect_refused, on_ranks};
-use mkernel_testing::jobs::{
-    Backend, Machine, all_are_right_now_or_after_many_calls, bad_network, each_in_one,
-};
+use mkernel_testing::jobs::prepared::{all_succeed, expect_refused};
+use mkernel_testing::jobs::{all_are_right_now_or_after_many_calls, bad_network, each_in_one};
 use mkernel_testing::lab::Failure;
 
 #[test]
@@ -117,15 +116,7 @@ fn a_gemm_reads_gathered_rows_of_e4m3() {
         chain!(ranks, Rows, OfRows, RowsOperands, OfRowsOperands, (1, OUT));
         Ok(())
     };
-    let machine = Machine {
-        world: 2,
-        sms: 2,
-        skew: 20,
-    };
-    let outcomes = machine.run_ranks(Backend::Simulated { seed: 3 }, |ranks, _| body(ranks));
-    for outcome in outcomes.expect("communicators") {
-        outcome.expect("right");
-    }
+    on_two_ranks(body);
 }
 
 /// Each fault names the option that would make the call right.
@@ -139,7 +130,7 @@ fn missing_and_unasked_scales_are_refused() {
             ..CollectiveConfig::new(CollectiveOp::AllGather)
         };
         let config = KernelConfig::new(2, config);
-        let outcomes = on_ranks(&config, shape, (2, 0), |rank| {
+        all_succeed(&config, shape, (2, 0), |rank| {
             let x = rank.stream.alloc_zeros::<F8E4M3>(32).expect("memory");
             let mut y = rank.stream.alloc_zeros::<F8E4M3>(64).expect("memory");
             let x_scales = rank.stream.alloc_zeros::<f32>(2).expect("memory");
@@ -157,8 +148,5 @@ fn missing_and_unasked_scales_are_refused() {
             }
             Ok(())
         });
-        for outcome in outcomes {
-            outcome.expect("refused");
-        }
     }
 }

@@ -103,7 +103,7 @@ fn on_ranks_with(
     };
     let config = KernelConfig::new(machine.world, config);
     let shape = CollectiveShape { m: ROWS, n: COLS };
-    let outcomes = machine.run_ranks(Backend::Simulated { seed }, |ranks, _| {
+    let outcome = machine.run(Backend::Simulated { seed }, |ranks| {
         let operator = ranks.prepare(&config, shape)?;
         let stream = ranks.default_stream();
         body(Rank {
@@ -113,9 +113,7 @@ fn on_ranks_with(
         });
         Ok(())
     });
-    for outcome in outcomes.expect("communicators") {
-        outcome.expect("no failure");
-    }
+    outcome.expect("no failure");
 }
 
 /// No rank stores anything before it has compared the places of all ranks.

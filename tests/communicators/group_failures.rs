@@ -1,9 +1,10 @@
 //! Tests of groups whose ranks are absent, fail or are lost.
 
+use crate::alone;
 use crate::groups::{group, ranks};
-use crate::{alone, on_ranks};
 use mkernel::cudarc::driver::CudaStream;
 use mkernel::half::bf16;
+use mkernel::testing::in_threads;
 use mkernel::{Communicator, Error, fused_kernel};
 use mkernel_testing::survival::dies;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ fn sum(ranks: &Communicator, operator: &Sum) -> Result<(), Error> {
 #[test]
 fn a_rank_that_does_not_split_is_named_by_all() {
     let _alone = alone();
-    on_ranks(ranks(4, 7), |ranks| {
+    in_threads(ranks(4, 7), |ranks| {
         if ranks.rank() == 3 {
             // This rank stays connected until the other ranks have given up.
             std::thread::sleep(8 * DEADLINE);
@@ -48,7 +49,7 @@ fn a_rank_that_does_not_split_is_named_by_all() {
 #[test]
 fn a_failed_call_ends_its_group_only() {
     let _alone = alone();
-    on_ranks(ranks(4, 8), |ranks| {
+    in_threads(ranks(4, 8), |ranks| {
         let own = ranks.rank();
         let half = group(&ranks, own / 2, 0);
         let (of_all, of_half) = (
@@ -95,7 +96,7 @@ fn a_failed_call_ends_its_group_only() {
 #[test]
 fn deadlocked_calls_of_groups_end_at_the_deadline() {
     let _alone = alone();
-    on_ranks(ranks(4, 11), |ranks| {
+    in_threads(ranks(4, 11), |ranks| {
         let own = ranks.rank();
         let groups = [group(&ranks, own / 2, 0), group(&ranks, own % 2, 0)];
         let sums = groups
@@ -133,7 +134,7 @@ fn until_error(group: &Communicator, operator: &Sum) -> Error {
 #[test]
 fn a_lost_rank_ends_its_group_and_the_other_groups() {
     let _alone = alone();
-    on_ranks(ranks(4, 9), |ranks| {
+    in_threads(ranks(4, 9), |ranks| {
         let own = ranks.rank();
         let half = group(&ranks, own / 2, 0);
         let of_half = Sum::prepare(&half).expect("prepared");
@@ -166,7 +167,7 @@ fn a_lost_rank_ends_its_group_and_the_other_groups() {
 #[test]
 fn groups_go_on_alone_when_their_communicator_was_dropped() {
     let _alone = alone();
-    on_ranks(ranks(4, 10), |ranks| {
+    in_threads(ranks(4, 10), |ranks| {
         let own = ranks.rank();
         let half = group(&ranks, own / 2, 0);
         let of_half = Sum::prepare(&half).expect("prepared");

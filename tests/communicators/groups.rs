@@ -1,9 +1,10 @@
 //! Tests of groups of ranks that `Communicator::split` makes.
 
-use crate::{alone, call, on_ranks, small, use_emulated_nics};
+use crate::{alone, call, small, use_emulated_nics};
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::error::ClusterError;
 use mkernel::half::bf16;
+use mkernel::testing::in_threads;
 use mkernel::{Communicator, Error, Simulation, fused_kernel};
 use std::sync::Arc;
 
@@ -81,7 +82,7 @@ fn expect(stream: &Arc<CudaStream>, found: &CudaSlice<bf16>, value: impl Fn(u64,
 fn tensor_parallel_groups_and_data_parallel_groups_share_tensors() {
     let _alone = alone();
     for seed in 0..4 {
-        on_ranks(ranks(4, seed), |ranks| {
+        in_threads(ranks(4, seed), |ranks| {
             let own = ranks.rank();
             let (row, column) = (own / 2, own % 2);
             let across = group(&ranks, row, 0);
@@ -140,7 +141,7 @@ fn tensor_parallel_groups_and_data_parallel_groups_share_tensors() {
 #[test]
 fn eight_ranks_have_groups_in_three_dimensions() {
     let _alone = alone();
-    on_ranks(ranks(8, 3), |ranks| {
+    in_threads(ranks(8, 3), |ranks| {
         let own = ranks.rank();
         let axes = [0, 1, 2].map(|axis| group(&ranks, own & !(1 << axis), 0));
         let sums = axes
@@ -185,7 +186,7 @@ fn eight_ranks_have_groups_in_three_dimensions() {
 #[test]
 fn keys_order_ranks_and_groups_are_split_again() {
     let _alone = alone();
-    let shown = on_ranks(ranks(4, 4), |ranks| {
+    let shown = in_threads(ranks(4, 4), |ranks| {
         let own = ranks.rank();
         let color = [Some(7), Some(2), None, Some(2)][own as usize];
         let first = ranks.split(color, -(own as i32)).expect("all ranks split");
@@ -227,7 +228,7 @@ fn keys_order_ranks_and_groups_are_split_again() {
 #[test]
 fn a_group_that_kernels_do_not_support_is_an_error_on_all_ranks() {
     let _alone = alone();
-    on_ranks(ranks(4, 5), |ranks| {
+    in_threads(ranks(4, 5), |ranks| {
         let own = ranks.rank();
         let error = ranks.split(Some(u32::from(own == 1)), 0);
         let error = error.expect_err("three ranks");
@@ -248,7 +249,7 @@ fn a_group_that_kernels_do_not_support_is_an_error_on_all_ranks() {
 #[test]
 fn groups_have_nodes_of_their_own() {
     let _alone = alone();
-    on_ranks(ranks(8, 6), |ranks| {
+    in_threads(ranks(8, 6), |ranks| {
         use_emulated_nics(&ranks);
         let half = group(&ranks, ranks.rank() % 2, 0);
         let groups = [half, ranks];

@@ -5,6 +5,7 @@ mod group_failures;
 mod groups;
 mod rebuild;
 
+use mkernel::testing::in_threads;
 use mkernel::{
     Communicator, Error, KernelConfig, Operator, Simulation, Stats,
     network::{Faults, NicModel, Transport},
@@ -46,16 +47,6 @@ fn use_emulated_nics(ranks: &Communicator) {
     ranks.set_transport(Transport::Emulated { nic, faults });
 }
 
-/// Calls `body` for each communicator, each on a thread.
-fn on_ranks<T: Send>(all: Vec<Communicator>, body: impl Fn(Communicator) -> T + Sync) -> Vec<T> {
-    std::thread::scope(|scope| {
-        let spawn = |ranks| scope.spawn(|| body(ranks));
-        let threads: Vec<_> = all.into_iter().map(spawn).collect();
-        let joined = threads.into_iter().map(|thread| thread.join());
-        joined.map(|value| value.expect("no panic")).collect()
-    })
-}
-
 /// Returns the number of threads of this process, and the number of its open descriptors without the descriptors of memory and
 /// kernels of simulated GPUs.
 fn threads_and_descriptors() -> (usize, usize) {
@@ -77,7 +68,7 @@ fn a_hundred_operators_need_as_many_threads_and_descriptors_as_one() {
     let _alone = alone();
     let kinds = ten_kinds(4, 2);
     assert_eq!(kinds.len(), 10);
-    on_ranks(communicators(1), |ranks| {
+    in_threads(communicators(1), |ranks| {
         // Only one rank counts, since counting opens descriptors. The other ranks wait meanwhile.
         let count = || {
             ranks.barrier().expect("all ranks take part");
@@ -144,36 +135,28 @@ fn call(ranks: &Communicator, operator: &Operator, shape: GemmShape) -> Result<(
 fn a_communicator_survives_the_loss_of_a_rank_of_another_one() {
     let _alone = alone();
     let pairs: Vec<_> = communicators(2).into_iter().zip(communicators(3)).collect();
-    let failed = std::thread::scope(|scope| {
-        let body = |(doomed, healthy): (Communicator, Communicator)| {
-            let (config, shape) = small(&doomed);
-            let lost = doomed.prepare(&config, shape).expect("prepared");
-            let kept = healthy.prepare(&config, shape).expect("prepared");
-            call(&doomed, &lost, shape).expect("all take part");
-            call(&healthy, &kept, shape).expect("all take part");
-            healthy.barrier().expect("all ranks take part");
-            let outcome = match doomed.rank() {
-                3 => {
-                    drop((lost, doomed));
-                    Ok(())
-                }
-                _ => {
-                    doomed.set_timeout(Duration::from_secs(5));
-                    call(&doomed, &lost, shape)
-                }
-            };
-            for _ in 0..3 {
-                call(&healthy, &kept, shape).expect("nobody has left");
+    let failed = in_threads(pairs, |(doomed, healthy)| {
+        let (config, shape) = small(&doomed);
+        let lost = doomed.prepare(&config, shape).expect("prepared");
+        let kept = healthy.prepare(&config, shape).expect("prepared");
+        call(&doomed, &lost, shape).expect("all take part");
+        call(&healthy, &kept, shape).expect("all take part");
+        healthy.barrier().expect("all ranks take part");
+        let outcome = match doomed.rank() {
+            3 => {
+                drop((lost, doomed));
+                Ok(())
             }
-            healthy.barrier().expect("all ranks take part");
-            outcome.is_err()
+            _ => {
+                doomed.set_timeout(Duration::from_secs(5));
+                call(&doomed, &lost, shape)
+            }
         };
-        let spawn = |pair| scope.spawn(move || body(pair));
-        let threads: Vec<_> = pairs.into_iter().map(spawn).collect();
-        let joined = threads.into_iter().map(|thread| thread.join());
-        joined
-            .map(|value| value.expect("no panic"))
-            .collect::<Vec<_>>()
+        for _ in 0..3 {
+            call(&healthy, &kept, shape).expect("nobody has left");
+        }
+        healthy.barrier().expect("all ranks take part");
+        outcome.is_err()
     });
     assert_eq!(failed, [true, true, true, false]);
 }
@@ -182,7 +165,7 @@ fn a_communicator_survives_the_loss_of_a_rank_of_another_one() {
 #[test]
 fn completions_can_be_awaited_instead_of_synchronize() {
     let _alone = alone();
-    on_ranks(communicators(4), |ranks| {
+    in_threads(communicators(4), |ranks| {
         let kinds = &ten_kinds(4, 2)[3..6];
         let mut turns = Turns::new(&ranks, kinds, &[0, 1, 2, 0]).expect("prepared");
         for _ in 0..4 {
@@ -198,7 +181,7 @@ fn completions_can_be_awaited_instead_of_synchronize() {
 #[test]
 fn stats_count_what_ranks_have_sent() {
     let _alone = alone();
-    let all = on_ranks(communicators(5), |ranks| {
+    let all = in_threads(communicators(5), |ranks| {
         let (config, shape) = small(&ranks);
         assert_eq!(ranks.stats(), Stats::default());
         let operator = ranks.prepare(&config, shape).expect("prepared");
@@ -235,7 +218,7 @@ fn stats_count_what_ranks_have_sent() {
 #[test]
 fn memory_of_dropped_operators_is_used_again() {
     let _alone = alone();
-    on_ranks(communicators(4), |ranks| {
+    in_threads(communicators(4), |ranks| {
         let (config, shape) = small(&ranks);
         let first = ranks.prepare(&config, shape).expect("prepared");
         call(&ranks, &first, shape).expect("all take part");
@@ -257,7 +240,7 @@ fn memory_of_dropped_operators_is_used_again() {
 #[test]
 fn equal_operators_share_their_memory() {
     let _alone = alone();
-    on_ranks(communicators(6), |ranks| {
+    in_threads(communicators(6), |ranks| {
         let (config, shape) = small(&ranks);
         let first = ranks.prepare(&config, shape).expect("prepared");
         let second = ranks.prepare(&config, shape).expect("prepared");
@@ -293,7 +276,7 @@ fn equal_operators_share_their_memory() {
 #[test]
 fn an_operator_that_some_ranks_have_dropped_is_not_shared() {
     let _alone = alone();
-    on_ranks(communicators(7), |ranks| {
+    in_threads(communicators(7), |ranks| {
         let (config, shape) = small(&ranks);
         let mut kept = Vec::new();
         for round in 0..4 {

@@ -1,11 +1,12 @@
 //! Tests of communicators that are rebuilt after ranks have failed.
 
 use crate::groups::{group, ranks};
-use crate::{alone, on_ranks, threads_and_descriptors, use_emulated_nics};
+use crate::{alone, threads_and_descriptors, use_emulated_nics};
 use mkernel::error::CallError;
 use mkernel::half::bf16;
 use mkernel::network::{Failure, Faults, NicModel, Transport};
 use mkernel::spec::abi::Operand;
+use mkernel::testing::in_threads;
 use mkernel::{Error, fused_kernel};
 use mkernel_testing::jobs::share;
 use mkernel_testing::survival::{AnySum, FaultKind, Faulty, Random, weights};
@@ -92,7 +93,7 @@ fn chaos() {
 #[test]
 fn fifty_rebuilds_need_as_much_memory_as_one() {
     let _alone = alone();
-    on_ranks(ranks(4, 1), |mut ranks| {
+    in_threads(ranks(4, 1), |mut ranks| {
         use_emulated_nics(&ranks);
         let weights = weights(&ranks);
         let mut after_first = None;
@@ -122,7 +123,7 @@ fn fifty_rebuilds_need_as_much_memory_as_one() {
 #[test]
 fn replays_of_former_graphs_do_not_reach_the_new_communicator() {
     let _alone = alone();
-    on_ranks(ranks(2, 3), |ranks| {
+    in_threads(ranks(2, 3), |ranks| {
         let weights = weights(&ranks);
         let sum = Sum::prepare(&ranks).expect("prepared");
         let stream = ranks.context().new_stream().expect("a stream");
@@ -156,7 +157,7 @@ fn replays_of_former_graphs_do_not_reach_the_new_communicator() {
 #[test]
 fn what_cannot_be_rebuilt_is_an_error() {
     let _alone = alone();
-    on_ranks(ranks(2, 5), |ranks| {
+    in_threads(ranks(2, 5), |ranks| {
         let group = group(&ranks, 0, 0);
         let error = group.rebuild(1).expect_err("a group");
         assert!(

@@ -163,17 +163,22 @@ fn a_silent_peer_aborts_kernels_that_wait_for_it_or_for_a_slot() {
     );
 }
 
-#[test]
-fn a_shutdown_ends_at_its_deadline() {
-    let silent = Faults {
+/// Returns two endpoints, of which the second one sends nothing.
+fn pair_with_a_silent_endpoint() -> [RunningEndpoint; 2] {
+    let faults = Faults {
         failure: Some(Failure::Silence { after_writes: 0 }),
         ..Faults::default()
     };
-    let silent_options = Options {
-        faults: silent,
+    let silent = Options {
+        faults,
         ..Options::default()
     };
-    let [a, _b] = pair([Options::default(), silent_options]);
+    pair([Options::default(), silent])
+}
+
+#[test]
+fn a_shutdown_ends_at_its_deadline() {
+    let [a, _b] = pair_with_a_silent_endpoint();
     post(&a, &put(0, 64, 0, 0)).expect("posted");
     let limit = Duration::from_millis(100);
     let pending = 1;
@@ -277,15 +282,7 @@ fn a_shutdown_waits_for_the_completions_of_the_peer() {
 
 #[test]
 fn a_shutdown_waits_no_longer_than_its_limit() {
-    let silent = Faults {
-        failure: Some(Failure::Silence { after_writes: 0 }),
-        ..Faults::default()
-    };
-    let silent_options = Options {
-        faults: silent,
-        ..Options::default()
-    };
-    let [a, _b] = pair([Options::default(), silent_options]);
+    let [a, _b] = pair_with_a_silent_endpoint();
     let (start, limit) = (Instant::now(), Duration::from_millis(200));
     assert!(a.proxy.shutdown(limit).is_ok());
     assert!(start.elapsed() >= limit && start.elapsed() < limit + MARGIN);

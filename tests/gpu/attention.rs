@@ -4,6 +4,7 @@
 use crate::compile::{compile, expect_plans};
 use crate::nodes::topologies;
 use crate::ranks::{expect_right, on_ranks, prepare, seed, worlds};
+use crate::runs::run_times;
 use mkernel::network::Faults;
 use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel::spec::{BLayout, GemmShape, SizedSpec, Tuning};
@@ -150,11 +151,7 @@ fn run_jobs(world: u32, jobs: &[(String, AttentionJob)]) {
         job.compute();
     });
     for (name, job) in jobs {
-        let first = job.run_on(Backend::Gpus);
-        let first = first.unwrap_or_else(|failure| panic!("{name}: {failure}"));
-        let again = job.run_on(Backend::Gpus);
-        let again = again.unwrap_or_else(|failure| panic!("{name}, again: {failure}"));
-        assert!(first == again, "{name}: other bits than before");
+        run_times(2, name, || job.run_on(Backend::Gpus));
     }
     println!("world {world}: {} jobs", jobs.len());
 }
@@ -284,18 +281,21 @@ fn few_slots_give_the_same_bits() {
 fn attention_out_of_step_and_in_graphs_is_right() {
     let _limit = TimeLimit::start("attention out of step", Duration::from_secs(240));
     for world in worlds(2) {
-        for pattern in [CallPattern::OutOfStep, CallPattern::Graph] {
-            for job in [
-                AttentionJob::new(world, [1, 1000, 8, 8, 128], 0),
-                AttentionJob::new(world, [2, 777, 4, 2, 64], 0).causal(Contiguous),
-                AttentionJob::new(world, [2, 3, 4, 2, 64], 0),
-            ] {
-                let job = job.pattern(pattern);
-                for _ in 0..5 {
-                    let found = job.run_on(Backend::Gpus);
-                    found.unwrap_or_else(|failure| panic!("{:?}: {failure}", job.config));
-                }
-            }
+        run_with_any_pattern(world, 1);
+    }
+}
+
+/// Runs jobs whose ranks are out of step, and jobs in graphs, five times each.
+pub fn run_with_any_pattern(world: u32, nodes: u32) {
+    for pattern in [CallPattern::OutOfStep, CallPattern::Graph] {
+        for job in [
+            AttentionJob::new(world, [1, 1000, 8, 8, 128], 0),
+            AttentionJob::new(world, [2, 777, 4, 2, 64], 0).causal(Contiguous),
+            AttentionJob::new(world, [2, 3, 4, 2, 64], 0),
+        ] {
+            let job = job.across(nodes, Faults::default()).pattern(pattern);
+            let name = format!("{:?}", job.config);
+            run_times(5, name, || job.run_on(Backend::Gpus));
         }
     }
 }

@@ -4,6 +4,7 @@
 use crate::compile::{compile, expect_plans};
 use crate::nodes::topologies;
 use crate::ranks::worlds;
+use crate::runs::run_times;
 use mkernel::network::Faults;
 use mkernel::spec::CollectiveOp::{self, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
 use mkernel::spec::{Protocol, Scales, SizedSpec};
@@ -16,6 +17,7 @@ use mkernel_testing::jobs::collective::cases::{
 use mkernel_testing::jobs::collective::norm::NormJob;
 use mkernel_testing::jobs::collective::norm::cases::{normalised, normalised_across};
 use mkernel_testing::jobs::collective::norm::quantised::{quantised, quantised_across};
+use mkernel_testing::jobs::gemm::GemmJob;
 use mkernel_testing::jobs::gemm::norm::{self as gemm_norm, GemmNormJob};
 use mkernel_testing::jobs::{Backend, for_each_in_parallel};
 use mkernel_testing::lab::{Random, TimeLimit, seed_from_clock};
@@ -131,10 +133,7 @@ fn run(jobs: &[(String, CollectiveJob)]) {
     compile(&jobs.iter().map(|(_, job)| spec(job)).collect::<Vec<_>>());
     for_each_in_parallel(jobs, |(_, job)| job.compute());
     for (name, job) in jobs {
-        for _ in 0..3 {
-            let found = job.run_on(Backend::Gpus);
-            found.unwrap_or_else(|failure| panic!("{name}: {failure}"));
-        }
+        run_times(3, name, || job.run_on(Backend::Gpus));
     }
 }
 
@@ -266,20 +265,12 @@ fn large_normalised(world: u32) -> Vec<(String, NormJob)> {
     jobs.into_iter().map(name).collect()
 }
 
-/// Runs every job three times. All runs must have equal bits.
+/// Runs every job three times.
 fn run_normalised(jobs: &[(String, NormJob)]) {
     let kernels = jobs.iter().flat_map(|(_, job)| job.kernels());
     compile(&kernels.map(|job| spec(&job)).collect::<Vec<_>>());
     for (name, job) in jobs {
-        let mut first = None;
-        for _ in 0..3 {
-            let found = job.run_on(Backend::Gpus);
-            let found = found.unwrap_or_else(|failure| panic!("{name}: {failure}"));
-            assert!(
-                *first.get_or_insert_with(|| found.clone()) == found,
-                "{name}: other bits than before"
-            );
-        }
+        run_times(3, name, || job.run_on(Backend::Gpus));
     }
 }
 
@@ -341,21 +332,10 @@ fn norms_of_products_are_right() {
     for world in worlds(1) {
         let jobs = products(world);
         let kernels = jobs.iter().flat_map(|(_, job)| job.kernels());
-        compile(
-            &kernels
-                .map(|kernel| spec_of_product(&kernel))
-                .collect::<Vec<_>>(),
-        );
+        let specs = kernels.map(|kernel| spec_of_product(&kernel));
+        compile(&specs.collect::<Vec<_>>());
         for (name, job) in &jobs {
-            let mut first = None;
-            for _ in 0..3 {
-                let found = job.run_on(Backend::Gpus);
-                let found = found.unwrap_or_else(|failure| panic!("{name}: {failure}"));
-                assert!(
-                    *first.get_or_insert_with(|| found.clone()) == found,
-                    "{name}: other bits than before"
-                );
-            }
+            run_times(3, name, || job.run_on(Backend::Gpus));
         }
         println!("world {world}: {} jobs", jobs.len());
     }

@@ -32,6 +32,7 @@ mod processes;
 mod ranks;
 mod rebuild;
 mod rows;
+mod runs;
 mod scaled;
 mod simulator;
 mod symmetric;

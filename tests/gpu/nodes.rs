@@ -1,20 +1,21 @@
 //! Tests of operators on several nodes. Groups of GPUs of this host act as nodes, and emulated NICs carry out puts by peer
 //! copies.
 
-use crate::attention::spec;
+use crate::attention::{run_with_any_pattern, spec};
 use crate::back_to_back::{Skew, calls};
 use crate::compile::{compile, expect_plans};
 use crate::experts;
 use crate::graphs::replays;
 use crate::processes::{RankProcesses, call_until_a_rank_is_lost};
 use crate::ranks::{GemmProblem, compute, on_ranks, prepare, seed, worlds, worlds_of_whole_gpus};
+use crate::runs::run_times;
 use mkernel::spec::Placement::{Contiguous, Zigzag};
 use mkernel::{
     Communicator,
     network::Faults,
     spec::{Activation, BLayout, Dtype, Epilogue, GemmOp, GemmShape, Tuning},
 };
-use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, InputKind};
+use mkernel_testing::jobs::attention::{AttentionJob, InputKind};
 use mkernel_testing::jobs::{Backend, for_each_in_parallel};
 use mkernel_testing::lab::{Failure, Lab, Random, TimeLimit};
 use std::time::Duration;
@@ -180,11 +181,8 @@ fn attention_is_right() {
             job.compute();
         });
         for job in &jobs {
-            let run = || {
-                let found = job.run_on(Backend::Gpus);
-                found.unwrap_or_else(|failure| panic!("{:?}: {failure}", job.config))
-            };
-            assert!(run() == run(), "{:?}: other bits than before", job.config);
+            let name = format!("{:?}", job.config);
+            run_times(2, name, || job.run_on(Backend::Gpus));
         }
         println!("{world} ranks, {nodes} nodes: {} jobs", jobs.len());
     }
@@ -195,19 +193,7 @@ fn attention_is_right() {
 fn attention_out_of_step_and_in_graphs_is_right() {
     let _limit = TimeLimit::start("nodes: attention out of step", Duration::from_secs(240));
     for (world, nodes) in topologies() {
-        for pattern in [CallPattern::OutOfStep, CallPattern::Graph] {
-            for job in [
-                AttentionJob::new(world, [1, 1000, 8, 8, 128], 0),
-                AttentionJob::new(world, [2, 777, 4, 2, 64], 0).causal(Contiguous),
-                AttentionJob::new(world, [2, 3, 4, 2, 64], 0),
-            ] {
-                let job = job.across(nodes, Faults::default()).pattern(pattern);
-                for _ in 0..5 {
-                    let found = job.run_on(Backend::Gpus);
-                    found.unwrap_or_else(|failure| panic!("{:?}: {failure}", job.config));
-                }
-            }
-        }
+        run_with_any_pattern(world, nodes);
     }
 }
 

@@ -4,6 +4,7 @@ use crate::collective::spec;
 use crate::compile::{compile, expect_plans};
 use crate::nodes::topologies;
 use crate::ranks::worlds;
+use crate::runs::run_times;
 use mkernel::network::Faults;
 use mkernel::spec::CollectiveOp::{AllGather, AllToAll, Broadcast};
 use mkernel::spec::Scales;
@@ -38,10 +39,7 @@ fn run_scaled(jobs: &[(String, ScaledJob)]) {
     let specs = jobs.iter().map(|(_, job)| spec(&job.job));
     compile(&specs.collect::<Vec<_>>());
     for (name, job) in jobs {
-        for _ in 0..3 {
-            let found = job.run_on(Backend::Gpus);
-            found.unwrap_or_else(|failure| panic!("{name}: {failure}"));
-        }
+        run_times(3, name, || job.run_on(Backend::Gpus));
     }
 }
 

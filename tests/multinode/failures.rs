@@ -2,6 +2,7 @@
 //! ranks. Every rank must get an error in time.
 
 use crate::rank::{SHAPE, on_nodes, on_ranks};
+use mkernel::testing::in_threads;
 use mkernel::{
     Communicator, Error, KernelConfig, Simulation,
     error::{ClusterError, FabricError},
@@ -228,21 +229,10 @@ fn prepare_errors(nodes: u32, nics: [NicModel; 4]) -> Vec<Error> {
         nodes,
         ..KernelConfig::new(4, config)
     };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = ranks
-            .into_iter()
-            .zip(nics)
-            .map(|(ranks, nic)| {
-                let config = &config;
-                scope.spawn(move || {
-                    let faults = Faults::default();
-                    ranks.set_transport(Transport::Emulated { nic, faults });
-                    ranks.prepare(config, SHAPE).expect_err("refused")
-                })
-            })
-            .collect();
-        let joined = threads.into_iter().map(|thread| thread.join());
-        joined.map(|result| result.expect("no panic")).collect()
+    in_threads(ranks.into_iter().zip(nics), |(ranks, nic)| {
+        let faults = Faults::default();
+        ranks.set_transport(Transport::Emulated { nic, faults });
+        ranks.prepare(&config, SHAPE).expect_err("refused")
     })
 }
 

@@ -3,6 +3,7 @@
 use mkernel::Operand;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
+use mkernel::testing::in_threads;
 use mkernel::{
     Communicator, Error, KernelConfig, Operator, Simulation,
     network::{Faults, NicModel, Transport},
@@ -51,18 +52,8 @@ pub fn on_nodes<T: Send>(
         ..Simulation::default()
     };
     let communicators = Communicator::simulated(&simulation).expect("simulated GPUs");
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = communicators
-            .into_iter()
-            .map(|ranks| {
-                let (body, faults) = (&body, faults.clone());
-                scope.spawn(move || body(Rank::new(ranks, nodes, op, faults)))
-            })
-            .collect();
-        let joined = threads.into_iter().map(|thread| thread.join());
-        joined
-            .map(|result| result.expect("no panic of a rank"))
-            .collect()
+    in_threads(communicators, |ranks| {
+        body(Rank::new(ranks, nodes, op, faults.clone()))
     })
 }
 

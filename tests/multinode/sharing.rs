@@ -2,8 +2,9 @@
 //! operators.
 
 use mkernel::KernelConfig;
-use mkernel_testing::jobs::{Backend, Machine, Turns, bad_network, emulated, none_fails};
+use mkernel_testing::jobs::{Backend, Machine, Turns, bad_network, none_fails};
 use mkernel_testing::kinds::{COMBINE, DISPATCH, ten_kinds};
+use mkernel_testing::lab::Random;
 use std::collections::BTreeSet;
 
 /// The number of seeds of the usual test.
@@ -13,19 +14,9 @@ const MANY_SEEDS: u64 = 1000;
 /// The number of calls of a seed.
 const CALLS: u64 = 8;
 
-/// Numbers that depend on a seed only.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-        (self.0 >> 33) % limit
-    }
-}
-
 /// Makes calls of two to five operators of different kinds without a pause, on a network with all faults.
 fn take_turns(seed: u64) -> Result<(), String> {
-    let mut numbers = Numbers(seed);
+    let mut numbers = Random(seed);
     let configs = operators(&mut numbers);
     let order: Vec<_> = (0..CALLS)
         .map(|_| numbers.below(configs.len() as u64) as usize)
@@ -36,9 +27,7 @@ fn take_turns(seed: u64) -> Result<(), String> {
         skew: 60,
     };
     let backend = Backend::Simulated { seed };
-    let transport = emulated(&bad_network(), backend);
-    let outcome = machine.run(backend, |ranks| {
-        ranks.set_transport(transport.clone());
+    let outcome = machine.run_over(&bad_network(), backend, |ranks| {
         let mut turns = Turns::new(ranks, &configs, &order)?;
         for _ in &order {
             turns.call()?;
@@ -51,7 +40,7 @@ fn take_turns(seed: u64) -> Result<(), String> {
 }
 
 /// Chooses two to five operators. `combine` takes row indices from `dispatch_gemm`, so it needs that operator.
-fn operators(numbers: &mut Numbers) -> Vec<KernelConfig> {
+fn operators(numbers: &mut Random) -> Vec<KernelConfig> {
     let kinds = ten_kinds(4, 2);
     let count = 2 + numbers.below(4) as usize;
     let mut chosen = BTreeSet::new();

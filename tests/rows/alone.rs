@@ -2,6 +2,7 @@
 
 use mkernel::network::{Faults, NicModel, Transport};
 use mkernel::spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape};
+use mkernel::testing::in_threads;
 use mkernel::{Communicator, Error, KernelConfig, Simulation};
 use mkernel_testing::jobs::prepared::Prepared;
 use std::thread;
@@ -26,17 +27,13 @@ fn ranks_make_calls_without_each_other() {
             ..Simulation::default()
         };
         let communicators = Communicator::simulated(&simulation).expect("simulated GPUs");
-        thread::scope(|scope| {
-            let spawn = |ranks| scope.spawn(move || calls_alone(&ranks, nodes));
-            let threads: Vec<_> = communicators.into_iter().map(spawn).collect();
-            for (rank, thread) in threads.into_iter().enumerate() {
-                let outcome = thread.join().expect("no panic");
-                assert!(
-                    outcome.is_ok(),
-                    "{nodes}x{local_world}, {rank}: {outcome:?}"
-                );
-            }
-        });
+        let outcomes = in_threads(communicators, |ranks| calls_alone(&ranks, nodes));
+        for (rank, outcome) in outcomes.into_iter().enumerate() {
+            assert!(
+                outcome.is_ok(),
+                "{nodes}x{local_world}, {rank}: {outcome:?}"
+            );
+        }
     }
 }
 

@@ -53,9 +53,7 @@ fn operators_that_need_nics_say_so_on_each_rank() {
     for (rank, output) in (0..).zip(two_hosts(&sizes)) {
         assert_eq!(code(&output), 1, "{}", stderr(&output));
         let text = stdout(&output);
-        for part in [&*format!("rank {rank}: "), "rc", "run --from-env"] {
-            assert!(text.contains(part), "{text}");
-        }
+        expect_parts(text, &[&*format!("rank {rank}: "), "rc", "run --from-env"]);
         assert!(!text.contains("--device"), "{text}");
     }
 }

@@ -61,6 +61,14 @@ fn run(args: &[&str]) -> Output {
         .expect("mkernel-gen starts")
 }
 
+/// Runs the program, which must succeed.
+#[track_caller]
+fn succeeds(args: &[&str]) -> Output {
+    let output = run(args);
+    assert_eq!(code(&output), 0, "{args:?}: {}", stderr(&output));
+    output
+}
+
 fn code(output: &Output) -> i32 {
     output.status.code().expect("not killed")
 }
@@ -71,6 +79,14 @@ fn stdout(output: &Output) -> &str {
 
 fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).expect("UTF-8")
+}
+
+/// Checks that a text has all these parts.
+#[track_caller]
+fn expect_parts(text: &str, parts: &[impl AsRef<str>]) {
+    for part in parts.iter().map(AsRef::as_ref) {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
 }
 
 fn json_lines(output: &Output) -> Vec<Value> {

@@ -45,8 +45,7 @@ fn kernels_are_chosen_by_name_label_and_place() {
             .into_iter()
             .chain(names)
             .collect();
-        let output = run(&args.iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let output = succeeds(&args.iter().map(String::as_str).collect::<Vec<_>>());
         let lines = json_lines(&output).into_iter();
         lines.map(|line| line["place"].to_string()).collect()
     };
@@ -58,14 +57,15 @@ fn kernels_are_chosen_by_name_label_and_place() {
 
     let output = run(&["check", &path, "--kernel=upp", "--kernel=down"]);
     assert_eq!(code(&output), 1);
-    for part in [
-        "--kernel: error: no kernel has the name, label or place `upp`",
-        "did you mean `up`?",
-        "`down`",
-        "2 errors in the configuration",
-    ] {
-        assert!(stderr(&output).contains(part), "{}", stderr(&output));
-    }
+    expect_parts(
+        stderr(&output),
+        &[
+            "--kernel: error: no kernel has the name, label or place `upp`",
+            "did you mean `up`?",
+            "`down`",
+            "2 errors in the configuration",
+        ],
+    );
 }
 
 /// The command that repeats a failed run names this kernel alone, by its place if it shares its label, and fails again.
@@ -91,11 +91,7 @@ fn one_failed_kernel_is_repeated_alone() {
         .collect();
     let output = late(&words);
     assert_eq!(code(&output), 1, "{}", stderr(&output));
-    assert!(
-        stdout(&output).contains("0 right, 1 failed, in "),
-        "{}",
-        stdout(&output)
-    );
+    expect_parts(stdout(&output), &["0 right, 1 failed, in "]);
 }
 
 #[test]
@@ -126,11 +122,7 @@ fn long_simulations_are_announced() {
     await_file(&temporary);
     signal(&child, Signal::INT);
     let output = child_output(&mut child);
-    assert!(
-        output.1.contains("warning: the simulation may take about"),
-        "{}",
-        output.1
-    );
+    expect_parts(&output.1, &["warning: the simulation may take about"]);
     assert!(output.1.contains("5e8 operations"), "{}", output.1);
 }
 

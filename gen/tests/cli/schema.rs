@@ -8,8 +8,7 @@ use std::fs;
 const KERNEL_OF_TWO: [&str; 4] = ["--op=all_reduce", "--world=2", "--m=8", "--n=64"];
 
 fn schema(of: &str) -> Value {
-    let output = run(&["schema", of]);
-    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let output = succeeds(&["schema", of]);
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 

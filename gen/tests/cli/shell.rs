@@ -31,8 +31,7 @@ const COMMANDS: [&str; 21] = [
 fn completions_know_all_commands_and_bash_reads_them() {
     let dir = TempDir::new().expect("temporary folder");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let output = run(&["completions", shell]);
-        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let output = succeeds(&["completions", shell]);
         for word in COMMANDS.iter().chain(&["seeds", "tile-m"]) {
             assert!(stdout(&output).contains(word), "{shell} lacks {word}");
         }
@@ -54,8 +53,7 @@ fn completions_know_all_commands_and_bash_reads_them() {
 fn each_command_has_a_manual_page() {
     let dir = TempDir::new().expect("temporary folder");
     let out = dir.path().join("man1");
-    let output = run(&["man", "--json", "--out", out.to_str().expect("UTF-8")]);
-    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let output = succeeds(&["man", "--json", "--out", out.to_str().expect("UTF-8")]);
     // The commands of `bundle` have pages too.
     assert_eq!(json_lines(&output).len(), 1 + COMMANDS.len() + 4);
     for command in COMMANDS {
@@ -68,11 +66,7 @@ fn each_command_has_a_manual_page() {
     }
     let output = run(&["man", "--out", "/proc/nowhere"]);
     assert_eq!(code(&output), 4);
-    assert!(
-        stderr(&output).contains("cannot write /proc/nowhere"),
-        "{}",
-        stderr(&output)
-    );
+    expect_parts(stderr(&output), &["cannot write /proc/nowhere"]);
 }
 
 #[test]
@@ -93,10 +87,7 @@ fn options_are_grouped_by_operator_with_their_defaults() {
         gemm.contains("--activation") && !gemm.contains("--kv-heads"),
         "{gemm}"
     );
-    assert!(
-        text.contains("as a linear layer keeps its weight. Default: kn."),
-        "{text}"
-    );
+    expect_parts(text, &["as a linear layer keeps its weight. Default: kn."]);
 }
 
 #[test]
@@ -128,11 +119,7 @@ fn wrong_usage_shows_the_usage_of_the_command() {
     ] {
         let output = run(args);
         assert_eq!(code(&output), 2);
-        assert!(
-            stderr(&output).contains("Usage: mkernel-gen run "),
-            "{}",
-            stderr(&output)
-        );
+        expect_parts(stderr(&output), &["Usage: mkernel-gen run "]);
     }
 }
 
@@ -149,16 +136,8 @@ fn quiet_leaves_errors() {
     ];
     let loud = run(&[&["run"][..], &tiny].concat());
     let quiet = run(&[&["run", "--quiet"][..], &tiny].concat());
-    assert!(
-        stderr(&loud).contains("so GPUs are simulated"),
-        "{}",
-        stderr(&loud)
-    );
+    expect_parts(stderr(&loud), &["so GPUs are simulated"]);
     assert_eq!((code(&quiet), stderr(&quiet)), (0, ""));
     let output = run(&["check", "-q", "/nowhere.toml"]);
-    assert!(
-        stderr(&output).contains("cannot read /nowhere.toml"),
-        "{}",
-        stderr(&output)
-    );
+    expect_parts(stderr(&output), &["cannot read /nowhere.toml"]);
 }

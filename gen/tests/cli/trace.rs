@@ -245,11 +245,7 @@ fn events_without_room_are_counted() {
     assert_eq!(file["otherData"]["dropped"], few["dropped"]);
     let out = format!("--out={}", dir.path().join("trace.json").display());
     let output = simulated(&["trace", "--events=2", &out], kernel);
-    assert!(
-        stdout(&output).contains("give more --events"),
-        "{}",
-        stdout(&output)
-    );
+    expect_parts(stdout(&output), &["give more --events"]);
 }
 
 #[test]

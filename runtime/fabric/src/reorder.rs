@@ -53,12 +53,6 @@ impl ReorderBuffer {
         }
         Insertion::New(complete)
     }
-
-    /// Returns whether a number has arrived while an earlier number is still missing.
-    #[must_use]
-    pub fn has_gap(&self) -> bool {
-        !self.received.is_empty()
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Tests of values on which the ranks of a communicator must agree.
 
 use super::*;
+use crate::testing::in_threads;
 use crate::{
     Operator, Simulation,
     spec::{GemmConfig, GemmOp, GemmShape},
@@ -25,23 +26,19 @@ fn a_workspace_at_another_offset_on_one_rank_is_an_error() {
         ..Simulation::default()
     };
     let all = Communicator::simulated(&simulation).expect("simulated GPUs");
-    std::thread::scope(|scope| {
-        for ranks in all {
-            scope.spawn(move || {
-                // The second extent, but not the first one, has room for a third workspace and for the block.
-                let kept = [8192, 64].map(|m| prepare(&ranks, m).expect("prepared"));
-                if ranks.rank() == 2 {
-                    ranks.heap().misplace(128 << 10);
-                }
-                let third = prepare(&ranks, 32).map(drop);
-                let error = third.expect_err("the places differ");
-                let Error::Mismatch { ranks: differ, .. } = &error else {
-                    panic!("{error}")
-                };
-                assert_eq!(differ, &[2]);
-                assert!(error.to_string().contains("offset"), "{error}");
-                drop(kept);
-            });
+    in_threads(all, |ranks| {
+        // The second extent, but not the first one, has room for a third workspace and for the block.
+        let kept = [8192, 64].map(|m| prepare(&ranks, m).expect("prepared"));
+        if ranks.rank() == 2 {
+            ranks.heap().misplace(128 << 10);
         }
+        let third = prepare(&ranks, 32).map(drop);
+        let error = third.expect_err("the places differ");
+        let Error::Mismatch { ranks: differ, .. } = &error else {
+            panic!("{error}")
+        };
+        assert_eq!(differ, &[2]);
+        assert!(error.to_string().contains("offset"), "{error}");
+        drop(kept);
     });
 }

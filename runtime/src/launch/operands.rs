@@ -123,60 +123,21 @@ pub(crate) mod tests {
     use mkernel_spec::Dtype;
     use mkernel_spec::abi::{Extent, Operand};
 
+    const SHARD: Extent = Extent::ShardRows {
+        total: 10,
+        per_rank: 4,
+    };
     pub(crate) const SPECS: [OperandSpec; 3] = [
-        OperandSpec {
-            operand: Operand::A,
-            rows: Extent::ShardRows {
-                total: 10,
-                per_rank: 4,
-            },
-            cols: 64,
-            dtype: Dtype::Bf16,
-            stride_step: 8,
-            align_bytes: 16,
-            written: false,
-            symmetric: false,
-            in_place_of: None,
-        },
-        OperandSpec {
-            operand: Operand::B,
-            rows: Extent::Fixed(64),
-            cols: 32,
-            dtype: Dtype::Bf16,
-            stride_step: 8,
-            align_bytes: 16,
-            written: false,
-            symmetric: false,
-            in_place_of: None,
-        },
-        OperandSpec {
-            operand: Operand::C,
-            rows: Extent::Fixed(10),
-            cols: 32,
-            dtype: Dtype::Fp32,
-            stride_step: 8,
-            align_bytes: 16,
-            written: true,
-            symmetric: false,
-            in_place_of: None,
-        },
+        OperandSpec::new(Operand::A, SHARD, 64, Dtype::Bf16),
+        OperandSpec::new(Operand::B, Extent::Fixed(64), 32, Dtype::Bf16),
+        OperandSpec::new(Operand::C, Extent::Fixed(10), 32, Dtype::Fp32),
     ];
 
     pub(crate) fn operands() -> [RawOperand; 3] {
-        [
-            RawOperand {
-                ptr: 0x1000,
-                row_stride_elems: 72,
-            },
-            RawOperand {
-                ptr: 0x2000,
-                row_stride_elems: 32,
-            },
-            RawOperand {
-                ptr: 0x3000,
-                row_stride_elems: 40,
-            },
-        ]
+        [(0x1000, 72), (0x2000, 32), (0x3000, 40)].map(|(ptr, row_stride_elems)| RawOperand {
+            ptr,
+            row_stride_elems,
+        })
     }
 
     fn check_on_rank_0(operands: &[RawOperand]) -> Result<(), Error> {

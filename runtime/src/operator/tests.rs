@@ -2,6 +2,7 @@
 //! begun.
 
 use super::*;
+use crate::testing::in_threads;
 use crate::{
     Communicator, KernelConfig, Simulation,
     spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Transfer, Tuning},
@@ -111,26 +112,22 @@ fn stopped(place: usize, then: &Then) {
         ..Simulation::default()
     };
     let ranks = Communicator::simulated(&simulation).expect("simulated GPUs");
-    std::thread::scope(|scope| {
-        for ranks in ranks {
-            scope.spawn(move || {
-                let mut rank = Rank::new(ranks);
+    in_threads(ranks, |ranks| {
+        let mut rank = Rank::new(ranks);
+        rank.launch();
+        rank.ranks.synchronize(&rank.stream).expect("well");
+        rank.ranks.set_timeout(DEADLINE);
+        rank.ranks.barrier().expect("all came");
+        match rank.ranks.rank() {
+            0 => rank.is_stopped(place, then),
+            2 => {}
+            _ => {
                 rank.launch();
-                rank.ranks.synchronize(&rank.stream).expect("well");
-                rank.ranks.set_timeout(DEADLINE);
-                rank.ranks.barrier().expect("all came");
-                match rank.ranks.rank() {
-                    0 => rank.is_stopped(place, then),
-                    2 => {}
-                    _ => {
-                        rank.launch();
-                        let error = rank.ranks.synchronize(&rank.stream);
-                        assert!(matches!(error, Err(Error::Timeout { .. })), "{error:?}");
-                    }
-                }
-                rank.ranks.barrier().expect("all came to the end");
-            });
+                let error = rank.ranks.synchronize(&rank.stream);
+                assert!(matches!(error, Err(Error::Timeout { .. })), "{error:?}");
+            }
         }
+        rank.ranks.barrier().expect("all came to the end");
     });
 }
 
@@ -214,29 +211,25 @@ fn the_calls_of_ranks_are_in_their_workspaces() {
         ..Simulation::default()
     };
     let ranks = Communicator::simulated(&simulation).expect("simulated GPUs");
-    std::thread::scope(|scope| {
-        for ranks in ranks {
-            scope.spawn(move || {
-                let mut rank = Rank::new(ranks);
-                for calls in 1..=3 {
-                    rank.launch();
-                    rank.ranks.synchronize(&rank.stream).expect("well");
-                    rank.ranks.barrier().expect("all came");
-                    let parts = rank.operator.parts();
-                    let mapped = BegunCalls::Mapped {
-                        reader: parts.shared.reader().expect("a reader"),
-                        workspace: parts.workspace.clone(),
-                        gate: parts.gate.clone(),
-                        operator: parts.health.operator.number(),
-                        first_rank: 0,
-                    };
-                    let simulated = parts.health.calls.as_ref().expect("counted");
-                    let expected: Vec<_> = (0..4).map(|rank| (rank, calls)).collect();
-                    assert_eq!(mapped.read().expect("read"), expected);
-                    assert_eq!(simulated.read().expect("counted"), expected);
-                    rank.ranks.barrier().expect("all have read");
-                }
-            });
+    in_threads(ranks, |ranks| {
+        let mut rank = Rank::new(ranks);
+        for calls in 1..=3 {
+            rank.launch();
+            rank.ranks.synchronize(&rank.stream).expect("well");
+            rank.ranks.barrier().expect("all came");
+            let parts = rank.operator.parts();
+            let mapped = BegunCalls::Mapped {
+                reader: parts.shared.reader().expect("a reader"),
+                workspace: parts.workspace.clone(),
+                gate: parts.gate.clone(),
+                operator: parts.health.operator.number(),
+                first_rank: 0,
+            };
+            let simulated = parts.health.calls.as_ref().expect("counted");
+            let expected: Vec<_> = (0..4).map(|rank| (rank, calls)).collect();
+            assert_eq!(mapped.read().expect("read"), expected);
+            assert_eq!(simulated.read().expect("counted"), expected);
+            rank.ranks.barrier().expect("all have read");
         }
     });
 }

@@ -1,6 +1,7 @@
 //! Tests of tensors in the symmetric memory, on simulated GPUs.
 
 use crate::spec::{CollectiveConfig, CollectiveOp, CollectiveShape, Dim};
+use crate::testing::in_threads;
 use crate::{
     Communicator, Error, ErrorKind, KernelConfig, Operand, Operator, Simulation, SymmetricSlice,
 };
@@ -22,11 +23,7 @@ fn on_ranks(seed: u64, body: impl Fn(Communicator) + Sync) {
         ..Simulation::default()
     };
     let all = Communicator::simulated(&simulation).expect("simulated GPUs");
-    std::thread::scope(|scope| {
-        for ranks in all {
-            scope.spawn(|| body(ranks));
-        }
-    });
+    in_threads(all, body);
 }
 
 fn stream(ranks: &Communicator) -> Arc<CudaStream> {

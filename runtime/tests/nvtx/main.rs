@@ -1,6 +1,7 @@
 //! Ranges of NVTX around calls and the steps of `prepare`. `tool.cpp` takes the place of a profiler.
 
 use mkernel::half::bf16;
+use mkernel::testing::in_threads;
 use mkernel::{
     Communicator, KernelConfig, Simulation,
     spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape},
@@ -9,7 +10,6 @@ use mkernel_compile::HostCxx;
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
-use std::thread;
 use tempfile::TempDir;
 
 const RANKS: u32 = 2;
@@ -78,22 +78,18 @@ fn calls() {
             },
         )
     };
-    thread::scope(|scope| {
-        for rank in &ranks {
-            scope.spawn(|| {
-                let up = rank.prepare(&config, shape).expect("prepared");
-                let stream = rank.default_stream();
-                let zeros = |count: u64| stream.alloc_zeros::<bf16>(count as usize);
-                let a = zeros(shape.m * shape.k).expect("memory");
-                let b = zeros(shape.n * shape.k).expect("memory");
-                let mut c = zeros(shape.m * shape.n).expect("memory");
-                for _ in 0..CALLS {
-                    up.launch(&stream, &a, &b, &mut c).expect("launched");
-                }
-                rank.synchronize(&stream).expect("right");
-                rank.barrier().expect("all ranks");
-            });
+    in_threads(&ranks, |rank| {
+        let up = rank.prepare(&config, shape).expect("prepared");
+        let stream = rank.default_stream();
+        let zeros = |count: u64| stream.alloc_zeros::<bf16>(count as usize);
+        let a = zeros(shape.m * shape.k).expect("memory");
+        let b = zeros(shape.n * shape.k).expect("memory");
+        let mut c = zeros(shape.m * shape.n).expect("memory");
+        for _ in 0..CALLS {
+            up.launch(&stream, &a, &b, &mut c).expect("launched");
         }
+        rank.synchronize(&stream).expect("right");
+        rank.barrier().expect("all ranks");
     });
 }
 

@@ -5,6 +5,7 @@
 use mkernel::Operand;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream};
 use mkernel::half::bf16;
+use mkernel::testing::in_threads;
 use mkernel::{
     Communicator, Error, KernelConfig, Operator, Simulation,
     spec::{BLayout, Dim, GemmConfig, GemmOp, GemmShape, Transfer, Tuning},
@@ -36,12 +37,7 @@ pub fn with_ranks(ranks: u32, body: impl Fn(Rank) + Sync) {
             ..Simulation::default()
         };
         let communicators = Communicator::simulated(&simulation).expect("simulated GPUs");
-        std::thread::scope(|scope| {
-            for ranks in communicators {
-                let body = &body;
-                scope.spawn(move || body(Rank::new(ranks, transfer)));
-            }
-        });
+        in_threads(communicators, |ranks| body(Rank::new(ranks, transfer)));
     }
 }
 

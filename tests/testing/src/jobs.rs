@@ -28,6 +28,7 @@ pub mod overtaken;
 mod permit;
 pub mod prepared;
 mod quantised;
+mod random;
 mod rows;
 mod runs;
 pub mod search;
@@ -50,5 +51,5 @@ pub use shares::{draw, each_in_one, share, sixth_of_long};
 pub use simulated::{Backend, Results, SimulatedJob, WRAPPING_CALL_COUNTS};
 pub use turns::Turns;
 
-use graph::replay;
+use graph::{replay, stream_of};
 use simulated::{CALLS, CALLS_AFTER, CALLS_BEFORE, deadline, set_call_count};

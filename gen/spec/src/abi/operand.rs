@@ -162,7 +162,8 @@ pub struct OperandSpec {
 
 impl OperandSpec {
     /// A matrix that the kernel reads, or writes if it is a result.
-    pub(crate) const fn new(operand: Operand, rows: Extent, cols: u64, dtype: Dtype) -> Self {
+    #[must_use]
+    pub const fn new(operand: Operand, rows: Extent, cols: u64, dtype: Dtype) -> Self {
         Self {
             operand,
             rows,

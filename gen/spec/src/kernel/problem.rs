@@ -81,64 +81,31 @@ impl SizedProblem {
     }
 }
 
-impl From<GemmConfig> for Problem {
-    fn from(config: GemmConfig) -> Self {
-        Self::Gemm(config)
-    }
+/// Converts the configurations and shapes of all kinds.
+macro_rules! from_kinds {
+    ($($kind:ident: $config:ty, $shape:ty;)+) => {
+        $(
+            impl From<$config> for Problem {
+                fn from(config: $config) -> Self {
+                    Self::$kind(config)
+                }
+            }
+
+            impl From<$shape> for Shape {
+                fn from(shape: $shape) -> Self {
+                    Self::$kind(shape)
+                }
+            }
+        )+
+    };
 }
 
-impl From<GemmShape> for Shape {
-    fn from(shape: GemmShape) -> Self {
-        Self::Gemm(shape)
-    }
-}
-
-impl From<AttentionConfig> for Problem {
-    fn from(config: AttentionConfig) -> Self {
-        Self::Attention(config)
-    }
-}
-
-impl From<AttentionShape> for Shape {
-    fn from(shape: AttentionShape) -> Self {
-        Self::Attention(shape)
-    }
-}
-
-impl From<DispatchConfig> for Problem {
-    fn from(config: DispatchConfig) -> Self {
-        Self::Dispatch(config)
-    }
-}
-
-impl From<DispatchShape> for Shape {
-    fn from(shape: DispatchShape) -> Self {
-        Self::Dispatch(shape)
-    }
-}
-
-impl From<CombineConfig> for Problem {
-    fn from(config: CombineConfig) -> Self {
-        Self::Combine(config)
-    }
-}
-
-impl From<CombineShape> for Shape {
-    fn from(shape: CombineShape) -> Self {
-        Self::Combine(shape)
-    }
-}
-
-impl From<CollectiveConfig> for Problem {
-    fn from(config: CollectiveConfig) -> Self {
-        Self::Collective(config)
-    }
-}
-
-impl From<CollectiveShape> for Shape {
-    fn from(shape: CollectiveShape) -> Self {
-        Self::Collective(shape)
-    }
+from_kinds! {
+    Gemm: GemmConfig, GemmShape;
+    Attention: AttentionConfig, AttentionShape;
+    Dispatch: DispatchConfig, DispatchShape;
+    Combine: CombineConfig, CombineShape;
+    Collective: CollectiveConfig, CollectiveShape;
 }
 
 impl Op {

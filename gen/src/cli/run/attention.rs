@@ -2,7 +2,7 @@
 
 use super::inputs::{Inputs, Random};
 use super::other_batch::{Lines, OtherBatch, last_half};
-use super::reference::{Matrix, matrix_sums_bytes, rounding_error};
+use super::reference::{Matrix, rounding_error};
 use mkernel::Operand;
 use mkernel::spec::plan::{AttentionPlan, OpPlan};
 use mkernel::{
@@ -104,11 +104,6 @@ pub fn expected(
     let o = matrix(o, errors, dim, dtype);
     let lse = (op_plan.config.lse).then(|| matrix(lse, Vec::new(), 1, Dtype::Fp32));
     Some(std::iter::once(o).chain(lse).collect())
-}
-
-/// Bytes that the references of all ranks need at the same time for results in fp32 and for their errors.
-pub fn reference_bytes(plan: &KernelPlan, _: &AttentionPlan) -> u64 {
-    matrix_sums_bytes(plan)
 }
 
 /// The last half of the sequences, in reverse order, as a call of a kernel with room for more rows: of packed sequences if such a kernel

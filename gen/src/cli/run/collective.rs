@@ -2,7 +2,7 @@
 
 use super::inputs::Inputs;
 use super::quantised::Quantised;
-use super::reference::{Matrix, matrix_sums_bytes, rounding_error};
+use super::reference::{Matrix, rounding_error};
 use mkernel::KernelPlan;
 use mkernel::Operand;
 use mkernel::spec::plan::CollectivePlan;
@@ -121,9 +121,4 @@ fn sums(plan: &KernelPlan, op_plan: &CollectivePlan, ranks: &[Vec<f32>]) -> (Vec
         values.into_iter().map(|sum: f64| sum as f32).collect(),
         errors,
     )
-}
-
-/// Bytes that the references of all ranks need at the same time.
-pub fn reference_bytes(plan: &KernelPlan, _: &CollectivePlan) -> u64 {
-    matrix_sums_bytes(plan)
 }

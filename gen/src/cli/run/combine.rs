@@ -2,7 +2,7 @@
 
 use super::inputs::Inputs;
 use super::other_batch::{Lines, OtherBatch};
-use super::reference::{Matrix, matrix_sums_bytes, padded, rounding_error};
+use super::reference::{Matrix, padded, rounding_error};
 use super::routing::{NO_CHOICE, OtherTokens, Routing, Sizes, choose, forget_weights};
 use mkernel::Operand;
 use mkernel::spec::plan::{CombinePlan, OpPlan};
@@ -91,11 +91,6 @@ pub fn expected(
         errors,
         dtype: op_plan.config.dtype,
     }])
-}
-
-/// Bytes that the references of all ranks need at the same time for results in fp32 and for their errors.
-pub fn reference_bytes(plan: &KernelPlan, _: &CombinePlan) -> u64 {
-    matrix_sums_bytes(plan)
 }
 
 /// The last half of the tokens of each rank, in reverse order, with their rows. Every rank has these rows in the order of the first call, without

@@ -3,7 +3,7 @@
 use super::gemm::{factors, shares};
 use super::inputs::Inputs;
 use super::other_batch::{Lines, OtherBatch};
-use super::reference::{Matrix, matrix_sums_bytes, multiply, padded};
+use super::reference::{Matrix, multiply, padded};
 use super::router;
 use super::routing::{OtherTokens, Routing, Sizes, choose, within_max_rows};
 use mkernel::Operand;
@@ -148,11 +148,6 @@ pub fn expected(
         numbers(padded(row_indices, sizes.max_tokens * sizes.top_k)),
     ]);
     Some(expected)
-}
-
-/// Bytes that the references of all ranks need at the same time for results in fp32 and for their errors.
-pub fn reference_bytes(plan: &KernelPlan, _: &DispatchPlan) -> u64 {
-    matrix_sums_bytes(plan)
 }
 
 /// The last half of the tokens of each rank, in reverse order. `None` if the kernel does not promise equal bits: `moe_layer` always does.

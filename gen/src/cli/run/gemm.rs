@@ -2,7 +2,7 @@
 
 use super::collective::normalised;
 use super::inputs::Inputs;
-use super::reference::{Addends, Matrix, matrix_sums_bytes, multiply, scaled};
+use super::reference::{Addends, Matrix, multiply, scaled};
 use mkernel::Operand;
 use mkernel::spec::plan::GemmPlan;
 use mkernel::{
@@ -134,11 +134,9 @@ pub(super) fn factors(
     }
 }
 
-/// Bytes that the references of all ranks need at the same time. Each rank computes the partial sums of all ranks.
-pub fn reference_bytes(plan: &KernelPlan, op_plan: &GemmPlan) -> u64 {
-    if !op_plan.config.op.reduces() {
-        return matrix_sums_bytes(plan);
-    }
+/// Bytes that the references of all ranks need at the same time for an operator that adds up: each rank computes the partial sums of all
+/// ranks.
+pub fn partial_sums_bytes(plan: &KernelPlan, op_plan: &GemmPlan) -> u64 {
     let world = u64::from(plan.spec.world());
     world * (world + 4) * op_plan.shape.m * op_plan.shape.n * Dtype::Fp32.bytes()
 }

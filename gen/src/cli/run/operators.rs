@@ -2,7 +2,7 @@
 
 use super::inputs::Inputs;
 use super::other_batch::{OtherBatch, of_rows};
-use super::reference::Matrix;
+use super::reference::{Matrix, matrix_sums_bytes};
 use super::{attention, collective, combine, dispatch, gemm, moe_layer};
 use mkernel::spec::plan::OpPlan;
 use mkernel::{KernelConfig, KernelPlan};
@@ -51,11 +51,8 @@ pub fn other_batch(config: &KernelConfig, plan: &KernelPlan, first: &Inputs) -> 
 /// Bytes that the references of all ranks need at the same time, besides operands and results.
 pub fn reference_bytes(plan: &KernelPlan) -> u64 {
     match &plan.body().op_plan {
-        OpPlan::Gemm(of) => gemm::reference_bytes(plan, of),
-        OpPlan::Attention(of) => attention::reference_bytes(plan, of),
-        OpPlan::Dispatch(of) => dispatch::reference_bytes(plan, of),
-        OpPlan::Combine(of) => combine::reference_bytes(plan, of),
-        OpPlan::Collective(of) => collective::reference_bytes(plan, of),
+        OpPlan::Gemm(of) if of.config.op.reduces() => gemm::partial_sums_bytes(plan, of),
+        _ => matrix_sums_bytes(plan),
     }
 }
 

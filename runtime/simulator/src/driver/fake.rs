@@ -1,7 +1,7 @@
 //! A small world for tests of the driver. Its moments are sets of tasks, so tests see the order of tasks. A kernel is
 //! three words: an operation, an address and a value.
 
-use crate::world::{Advance, Finding, HostFunction, Options, Outcome, PhysicalId, TaskId};
+use crate::world::{Advance, Finding, Options, Outcome, PhysicalId, TaskId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,46 +29,8 @@ impl Image {
     }
 }
 
-/// The pieces of work that the real world also has.
-#[derive(Clone, Debug)]
-#[allow(dead_code, reason = "the variants and fields of the real world")]
-pub(super) enum Work {
-    Kernel {
-        image: Arc<Image>,
-        ctas: u32,
-        cluster_ctas: u32,
-        threads: u32,
-        smem_bytes: u32,
-        args: Vec<u8>,
-        overlaps: bool,
-    },
-    Copy {
-        to: u64,
-        from: u64,
-        to_pitch_bytes: u64,
-        from_pitch_bytes: u64,
-        row_bytes: u64,
-        rows: u64,
-    },
-    Upload {
-        to: u64,
-        bytes: Vec<u8>,
-    },
-    Download {
-        from: u64,
-        bytes: u64,
-    },
-    Fill {
-        to: u64,
-        value: u8,
-        bytes: u64,
-    },
-    Write {
-        to: u64,
-        value: u32,
-    },
-    Call(HostFunction),
-}
+/// The pieces of work of the real world, with kernels of this world.
+pub(super) type Work = crate::world::Work<Arc<Image>>;
 
 /// A kernel that adds the value to the word at its address.
 pub(super) const ADD: u64 = 0;
@@ -188,9 +150,8 @@ impl World {
     fn perform(&mut self, work: &Work) -> Option<Outcome> {
         match work {
             Work::Kernel { args, .. } => {
-                let word =
-                    |i: usize| u64::from_ne_bytes(args[8 * i..][..8].try_into().expect("8 bytes"));
-                return self.kernel(word(0), word(1), word(2));
+                let [what, address, value] = words(args);
+                return self.kernel(what, address, value);
             }
             Work::Copy {
                 to,
@@ -256,9 +217,8 @@ impl World {
     pub fn look_at_host(&mut self) -> bool {
         self.tasks.iter().any(|task| match &task.work {
             Work::Kernel { args, .. } => {
-                let word =
-                    |i: usize| u64::from_ne_bytes(args[8 * i..][..8].try_into().expect("8 bytes"));
-                word(0) == AWAIT_HOST && host_word(word(1)) == word(2) as u32
+                let [what, address, value] = words(args);
+                what == AWAIT_HOST && host_word(address) == value as u32
             }
             _ => false,
         })
@@ -296,6 +256,11 @@ impl World {
     pub fn timeline(&self) -> String {
         format!("{} tasks", self.log.len())
     }
+}
+
+/// Returns the words of a kernel's parameter.
+fn words(args: &[u8]) -> [u64; 3] {
+    std::array::from_fn(|i| u64::from_ne_bytes(args[8 * i..][..8].try_into().expect("8 bytes")))
 }
 
 fn host_word(address: u64) -> u32 {

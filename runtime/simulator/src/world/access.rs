@@ -50,16 +50,7 @@ impl Machine {
         let generic = [&thread.view.generic];
         let by = Accessor::ordinary(stamp, thread.slot, &generic);
         let cells = self.memory.physical(id).cells_of(offset, bytes);
-        let mut found = None;
-        let note = |fault, earlier, _| {
-            found.get_or_insert((fault, earlier));
-        };
-        if write {
-            self.shadow.write(cells, &by, note);
-        } else {
-            self.shadow.read(cells, &by, note);
-        }
-        if let Some((fault, earlier)) = found {
+        if let Some((fault, earlier, _)) = self.shadow.access(cells, &by, write) {
             let what = self.memory.physical(id).describe(offset);
             self.report_access_fault(fault, earlier, stamp, &what);
         }
@@ -130,16 +121,7 @@ impl Machine {
         let generic = [&thread.view.generic];
         let by = Accessor::ordinary(stamp, thread.slot, &generic);
         let cells = &mut self.ctas[cta].smem.cells[offset / 4..(offset + bytes).div_ceil(4)];
-        let mut found = None;
-        let note = |fault, earlier, _| {
-            found.get_or_insert((fault, earlier));
-        };
-        if write {
-            self.shadow.write(cells, &by, note);
-        } else {
-            self.shadow.read(cells, &by, note);
-        }
-        if let Some((fault, earlier)) = found {
+        if let Some((fault, earlier, _)) = self.shadow.access(cells, &by, write) {
             let at = offset as u32 + SHARED_START;
             self.report_access_fault(fault, earlier, stamp, &format!("shared memory at {at:#x}"));
         }

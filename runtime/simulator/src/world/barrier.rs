@@ -199,12 +199,8 @@ impl Machine {
         let thread = &self.threads[self.current];
         let generic = [&thread.view.generic];
         let by = Accessor::ordinary(stamp, thread.slot, &generic);
-        let mut found = None;
         let cells = &mut self.ctas[cta].smem.cells[offset / 4..offset / 4 + 1];
-        self.shadow.read(cells, &by, |fault, earlier, _| {
-            found = Some((fault, earlier))
-        });
-        if let Some((fault, earlier)) = found {
+        if let Some((fault, earlier, _)) = self.shadow.access(cells, &by, false) {
             self.report_access_fault(
                 fault,
                 earlier,

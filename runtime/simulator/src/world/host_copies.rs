@@ -146,22 +146,10 @@ impl Machine {
             own: 0,
             fenced: 0,
         };
-        let mut found = None;
-        let note = |fault, earlier, word| {
-            found.get_or_insert((fault, earlier, word));
-        };
         let cells = memory.cells_of(offset, bytes);
-        match transfer {
-            // The host may read memory that was never written, see below.
-            Transfer::Read(to) => {
-                self.shadow.read(cells, &by, note);
-                to.copy_from_slice(&memory.bytes[offset..offset + bytes]);
-            }
-            Transfer::Write(from) => {
-                self.shadow.write(cells, &by, note);
-                memory.bytes[offset..offset + bytes].copy_from_slice(from);
-            }
-        }
+        let found = self.shadow.access(cells, &by, transfer.writes());
+        transfer.perform(&mut memory.bytes[offset..offset + bytes]);
+        // The host may read memory that was never written, see below.
         if let Some((fault, earlier, word)) = found
             && fault != AccessFault::Uninitialised
         {

@@ -29,13 +29,13 @@ impl Moment {
     }
 }
 
-/// A piece of work. A stream runs its pieces of work one after the other.
+/// A piece of work, with kernels' code of the type `I`. A stream runs its pieces of work one after the other.
 #[derive(Clone, Debug)]
-pub enum Work {
+pub enum Work<I = Arc<Image>> {
     /// A launch of a kernel.
     Kernel {
         /// The kernel's code.
-        image: Arc<Image>,
+        image: I,
         /// The number of CTAs.
         ctas: u32,
         /// The number of CTAs of a cluster.

@@ -2,6 +2,7 @@
 
 use super::shadow::{ShadowCell, WORD_BYTES};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// The first address of simulated memory. These addresses are not canonical, so no memory of this process can be there.
 /// A kernel that accesses memory without a primitive faults at once.
@@ -70,6 +71,29 @@ pub(super) enum Transfer<'a> {
     Read(&'a mut [u8]),
     /// Overwrite the memory with these bytes.
     Write(&'a [u8]),
+}
+
+impl Transfer<'_> {
+    /// Returns whether the memory is overwritten.
+    pub fn writes(&self) -> bool {
+        matches!(self, Self::Write(_))
+    }
+
+    /// Returns the transfer of a part of the bytes.
+    pub fn part(&mut self, bytes: Range<usize>) -> Transfer<'_> {
+        match self {
+            Self::Read(to) => Transfer::Read(&mut to[bytes]),
+            Self::Write(from) => Transfer::Write(&from[bytes]),
+        }
+    }
+
+    /// Copies the bytes from or to `memory`.
+    pub fn perform(self, memory: &mut [u8]) {
+        match self {
+            Self::Read(to) => to.copy_from_slice(memory),
+            Self::Write(from) => memory.copy_from_slice(from),
+        }
+    }
 }
 
 /// All memory of a host's GPUs, and its mappings.

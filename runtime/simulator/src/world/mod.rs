@@ -52,3 +52,4 @@ pub use image::Image;
 pub use interface::{Advance, Finding, HostFunction, Moment, Options, Outcome, TaskId, Work};
 pub use memory::{PhysicalId, host_bytes};
 pub use simulation::World;
+pub use state::random::Random;

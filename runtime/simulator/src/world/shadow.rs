@@ -124,6 +124,24 @@ impl Shadow {
         self.needed = self.stamps.len() + self.reads.len();
     }
 
+    /// Records an access to words. Returns its first mistake, the stamp of the earlier access, and the index of the word.
+    pub fn access(
+        &mut self,
+        cells: &mut [ShadowCell],
+        by: &Accessor<'_>,
+        writes: bool,
+    ) -> Option<(AccessFault, u32, usize)> {
+        let mut found = None;
+        let note = |fault, earlier, word| {
+            found.get_or_insert((fault, earlier, word));
+        };
+        match writes {
+            true => self.write(cells, by, note),
+            false => self.read(cells, by, note),
+        }
+        found
+    }
+
     /// Records a read of words. Calls `fault` for each mistake, with the stamp of the earlier access and the index of
     /// the word.
     pub fn read(

@@ -141,21 +141,9 @@ impl Machine {
             own: copy.own,
             fenced: copy.fenced.1,
         };
-        let mut found = None;
-        let note = |fault, earlier, word| {
-            found.get_or_insert((fault, earlier, word));
-        };
         let cells = memory.cells_of(offset, run.bytes as usize);
-        match transfer {
-            Transfer::Read(to) => {
-                self.shadow.read(cells, &by, note);
-                to.copy_from_slice(&memory.bytes[offset..offset + to.len()]);
-            }
-            Transfer::Write(from) => {
-                self.shadow.write(cells, &by, note);
-                memory.bytes[offset..offset + from.len()].copy_from_slice(from);
-            }
-        }
+        let found = self.shadow.access(cells, &by, transfer.writes());
+        transfer.perform(&mut memory.bytes[offset..offset + run.bytes as usize]);
         if let Some((fault, earlier, word)) = found {
             let what = memory.describe(offset + 4 * word);
             self.report_access_fault(fault, earlier, stamp, &what);
@@ -186,21 +174,11 @@ impl Machine {
                 let from = (run.box_offset + first) as usize;
                 let memory = &mut self.ctas[cta];
                 let cells = &mut memory.smem.cells[offset / 4..(offset + bytes).div_ceil(4)];
-                let note = |fault, earlier, _| {
-                    found.get_or_insert((fault, earlier, address));
-                };
-                match &mut transfer {
-                    Transfer::Read(to) => {
-                        self.shadow.read(cells, &by, note);
-                        to[from..from + bytes]
-                            .copy_from_slice(&memory.smem.bytes[offset..offset + bytes]);
-                    }
-                    Transfer::Write(data) => {
-                        self.shadow.write(cells, &by, note);
-                        memory.smem.bytes[offset..offset + bytes]
-                            .copy_from_slice(&data[from..from + bytes]);
-                    }
-                }
+                let fault = self.shadow.access(cells, &by, transfer.writes());
+                found = found.or(fault.map(|(fault, earlier, _)| (fault, earlier, address)));
+                transfer
+                    .part(from..from + bytes)
+                    .perform(&mut memory.smem.bytes[offset..offset + bytes]);
             }
         }
         if let Some((fault, earlier, address)) = found {

@@ -1,6 +1,8 @@
 //! Random matrices of e4m3, and the sums that `wgmma` makes of their products: a second implementation, in fixed point, of
 //! the rule in src/world/mma_sum.rs.
 
+use mkernel_sim::world::Random;
+
 /// The rows of A.
 const ROWS: usize = 64;
 /// The elements of a row of A, and of a column of B.
@@ -23,12 +25,14 @@ impl Product {
     pub fn random(columns: usize) -> Self {
         let mut random = Random(columns as u64);
         let mut codes = |lines: usize| -> Vec<u8> {
-            (0..lines * DEPTH).map(|i| random.code(i / DEPTH)).collect()
+            (0..lines * DEPTH)
+                .map(|i| code(&mut random, i / DEPTH))
+                .collect()
         };
         let (mut a, mut b) = (codes(ROWS), codes(columns));
         a[63 * DEPTH + 40] = 0xff;
         b[(columns - 1) * DEPTH + 127] = 0x7f;
-        let old = (0..ROWS * columns).map(|_| random.old()).collect();
+        let old = (0..ROWS * columns).map(|_| old_sum(&mut random)).collect();
         Self { a, b, old }
     }
 
@@ -102,38 +106,25 @@ fn fixed(value: f32) -> i128 {
     (f64::from(value) * 2f64.powi(POINT)) as i128
 }
 
-/// A SplitMix64 generator.
-struct Random(u64);
+/// Returns the code of a finite number. Lines have all numbers, small numbers, many zeros, or a few magnitudes.
+fn code(random: &mut Random, line: usize) -> u8 {
+    let sign = random.below(2) as u8 * 128;
+    let magnitude = match line % 4 {
+        0 => random.below(127),
+        1 => random.below(20),
+        2 if random.below(8) > 0 => 0,
+        2 => random.below(127),
+        _ => [1, 7, 8, 15, 56, 63, 119, 126][random.below(8)],
+    };
+    sign | magnitude as u8
+}
 
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end
+/// Returns a sum with all bits of fp32, or zero.
+fn old_sum(random: &mut Random) -> f32 {
+    if random.below(8) == 0 {
+        return 0.0;
     }
-
-    /// Returns the code of a finite number. Lines have all numbers, small numbers, many zeros, or a few magnitudes.
-    fn code(&mut self, line: usize) -> u8 {
-        let sign = self.below(2) as u8 * 128;
-        let magnitude = match line % 4 {
-            0 => self.below(127),
-            1 => self.below(20),
-            2 if self.below(8) > 0 => 0,
-            2 => self.below(127),
-            _ => [1, 7, 8, 15, 56, 63, 119, 126][self.below(8) as usize],
-        };
-        sign | magnitude as u8
-    }
-
-    /// Returns a sum with all bits of fp32, or zero.
-    fn old(&mut self) -> f32 {
-        if self.below(8) == 0 {
-            return 0.0;
-        }
-        let sign = self.below(2) << 31;
-        let exponent = 127 - 24 + self.below(48);
-        f32::from_bits((sign | exponent << 23 | self.below(1 << 23)) as u32)
-    }
+    let sign = random.below(2) << 31;
+    let exponent = 127 - 24 + random.below(48);
+    f32::from_bits((sign | exponent << 23 | random.below(1 << 23)) as u32)
 }

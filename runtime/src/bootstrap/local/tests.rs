@@ -1,6 +1,7 @@
 //! Tests of ranks that are threads of one process.
 
 use super::*;
+use crate::testing::in_threads;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
@@ -9,17 +10,7 @@ use std::time::Instant;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn on_ranks<T: Send>(world: u32, body: impl Fn(LocalGroup) -> T + Sync) -> Vec<T> {
-    std::thread::scope(|scope| {
-        let body = &body;
-        let threads: Vec<_> = groups(world)
-            .into_iter()
-            .map(|group| scope.spawn(move || body(group)))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no panic on a rank"))
-            .collect()
-    })
+    in_threads(groups(world), body)
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod survivors;
 use super::rendezvous::server::accept_ranks;
 use super::*;
 use crate::error::{Error, Peer, ProtocolFault};
+use crate::testing::in_threads;
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::fd::AsFd;
@@ -101,19 +102,8 @@ fn on_jobs<T: Send>(
     job: impl Fn(u32, u16) -> Job + Sync,
     body: impl Fn(Collective) -> T + Sync,
 ) -> Vec<T> {
-    let met = connect_all(world, job);
-    std::thread::scope(|scope| {
-        let body = &body;
-        let threads: Vec<_> = met
-            .into_iter()
-            .map(|group| {
-                scope.spawn(move || body(Collective::new(group.expect("the ranks connect"))))
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no panic on a rank"))
-            .collect()
+    in_threads(connect_all(world, job), |group| {
+        body(Collective::new(group.expect("the ranks connect")))
     })
 }
 
@@ -123,23 +113,12 @@ fn connect_all(
     job: impl Fn(u32, u16) -> Job + Sync,
 ) -> Vec<Result<tcp::TcpGroup, Error>> {
     let (listener, port) = listener();
-    std::thread::scope(|scope| {
-        let (job, listener) = (&job, &listener);
-        let connect = |rank| {
-            move || {
-                let job = job(rank, port);
-                if rank == 0 {
-                    accept_ranks(&job, listener)
-                } else {
-                    connect_ranks(&job)
-                }
-            }
-        };
-        let threads: Vec<_> = (0..world).map(|rank| scope.spawn(connect(rank))).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no panic on a rank"))
-            .collect()
+    in_threads(0..world, |rank| {
+        let job = job(rank, port);
+        match rank {
+            0 => accept_ranks(&job, &listener),
+            _ => connect_ranks(&job),
+        }
     })
 }
 

@@ -7,18 +7,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs `body` on `world` threads, one per rank, and returns the results by rank.
 fn on_ranks<T: Send>(world: u32, body: impl Fn(Collective) -> T + Sync) -> Vec<T> {
-    let groups = local::groups(world);
-    std::thread::scope(|scope| {
-        let body = &body;
-        let threads: Vec<_> = groups
-            .into_iter()
-            .map(|group| scope.spawn(move || body(Collective::new(group))))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no panic on a rank"))
-            .collect()
-    })
+    in_threads(local::groups(world), |group| body(Collective::new(group)))
 }
 
 #[test]

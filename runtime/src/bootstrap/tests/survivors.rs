@@ -3,6 +3,7 @@
 use super::processes::{expect_read, start_child};
 use super::*;
 use crate::error::CallError;
+use mkernel_sim::world::Random;
 
 /// Runs `body` on `world` threads that are connected over TCP and know each other's addresses.
 fn on_jobs_with_doors<T: Send>(
@@ -10,18 +11,9 @@ fn on_jobs_with_doors<T: Send>(
     job: impl Fn(u32, u16) -> Job + Sync,
     body: impl Fn(Collective) -> T + Sync,
 ) -> Vec<T> {
-    let met = connect_all(world, job);
-    std::thread::scope(|scope| {
-        let body = &body;
-        let spawn = |group: Result<tcp::TcpGroup, Error>| {
-            let group = group.expect("the ranks connect");
-            scope.spawn(move || {
-                body(Collective::with_doors(group, TIMEOUT).expect("all ranks come"))
-            })
-        };
-        let threads: Vec<_> = met.into_iter().map(spawn).collect();
-        let joined = threads.into_iter().map(|thread| thread.join());
-        joined.map(|value| value.expect("no panic")).collect()
+    in_threads(connect_all(world, job), |group| {
+        let group = group.expect("the ranks connect");
+        body(Collective::with_doors(group, TIMEOUT).expect("all ranks come"))
     })
 }
 
@@ -96,18 +88,6 @@ fn ranks_of_several_hosts_connect_with_and_without_a_secret() {
     }
 }
 
-/// A generator of random numbers (SplitMix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit
-    }
-}
-
 /// Takes part in steps until `is_over`, and connects again after each failure. Returns whether `is_over` ended this.
 fn lives(mut ranks: Collective, former: &mut Vec<u32>, is_over: impl Fn(usize) -> bool) -> bool {
     loop {
@@ -137,7 +117,7 @@ fn ranks_may_die_at_any_time() {
         let mut random = Random(seed);
         let first = random.below(4) as u32;
         let second = (first + 1 + random.below(3) as u32) % 4;
-        let after = [(); 2].map(|()| Duration::from_micros(random.below(8000)));
+        let after = [(); 2].map(|()| Duration::from_micros(random.below(8000) as u64));
         let found = with_doors(4, |ranks| {
             let (rank, started) = (ranks.rank(), Instant::now());
             let dead = [first, second].iter().position(|dead| *dead == rank);
@@ -167,15 +147,15 @@ pub fn rank_that_lives(ranks: Collective) -> String {
 fn processes_may_be_killed_at_any_time() {
     for seed in 0..8 {
         let mut random = Random(seed);
-        let first = random.below(4) as usize;
-        let second = (first + 1 + random.below(3) as usize) % 4;
+        let first = random.below(4);
+        let second = (first + 1 + random.below(3)) % 4;
         let port = free_port();
         let start = |rank| start_child(rank, 4, port, &[("TEST_LIVE", "1")]);
         let mut children: Vec<_> = (0..4).map(start).collect();
-        std::thread::sleep(Duration::from_millis(400 + random.below(100)));
+        std::thread::sleep(Duration::from_millis(400 + random.below(100) as u64));
         for (dead, pause) in [(first, random.below(12)), (second, 0)] {
             children[dead].kill().expect("it runs");
-            std::thread::sleep(Duration::from_millis(pause));
+            std::thread::sleep(Duration::from_millis(pause as u64));
         }
         let left: Vec<usize> = (0..4).filter(|r| ![first, second].contains(r)).collect();
         for (rank, mut child) in children.into_iter().enumerate() {

@@ -13,17 +13,7 @@ const SHARD: Extent = Extent::ShardRows {
 };
 
 fn spec(operand: Operand, rows: Extent) -> OperandSpec {
-    OperandSpec {
-        operand,
-        rows,
-        cols: COLS,
-        dtype: Dtype::Bf16,
-        stride_step: 8,
-        align_bytes: 16,
-        written: operand.is_result(),
-        symmetric: false,
-        in_place_of: None,
-    }
+    OperandSpec::new(operand, rows, COLS, Dtype::Bf16)
 }
 
 /// Matrices of ten rows.

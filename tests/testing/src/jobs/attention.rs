@@ -17,13 +17,14 @@ pub use call_pattern::CallPattern;
 pub use reference::InputKind;
 
 use buffers::{Buffers, floats};
-use reference::{CallData, Random, Sharding};
+use reference::{CallData, Sharding};
 
 use super::memo::Memo;
+use super::random::Random;
 use super::simulated::{ResultElement, by_element};
 use super::{
     Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, CallCount, Machine, Results, SimulatedJob,
-    apply_edits, emulated, replay, set_call_count,
+    apply_edits, replay, set_call_count, stream_of,
 };
 use crate::lab::Failure;
 use mkernel::cudarc::driver::CudaStream;
@@ -200,9 +201,7 @@ impl AttentionJob {
     /// A call fails, the simulator finds a defect, or a result is wrong.
     pub fn run_on(&self, backend: Backend) -> Result<Results, String> {
         self.compute();
-        let transport = emulated(&self.faults, backend);
-        self.machine.run(backend, |ranks| {
-            ranks.set_transport(transport.clone());
+        self.machine.run_over(&self.faults, backend, |ranks| {
             let lag = self.forward_lag.map(|parts| {
                 let planned = format!("kForwardLag = {PUSH_LEAD};");
                 (planned, format!("kForwardLag = {parts};"))
@@ -311,11 +310,7 @@ impl AttentionJob {
             return Ok(Vec::new());
         }
         let sharding = self.sharding();
-        let stream = match self.pattern {
-            // The default stream cannot be captured.
-            CallPattern::Graph => ranks.context().new_stream()?,
-            _ => ranks.default_stream(),
-        };
+        let stream = stream_of(ranks, self.pattern == CallPattern::Graph)?;
         let count = self
             .call_count
             .map_or(CALLS, |_| CALLS_BEFORE + CALLS_AFTER);

@@ -5,7 +5,7 @@
 
 use super::buffer::Elements;
 use super::kernel_edits::apply_edits;
-use super::machine::{Machine, emulated};
+use super::machine::Machine;
 use super::simulated::Backend;
 use crate::graph::Graph;
 use crate::lab::{Failure, Random};
@@ -54,11 +54,8 @@ impl Batch {
             sms: self.sms,
             skew: 60,
         };
-        let transport = emulated(&Faults::default(), backend);
-        let of_ranks = machine.run(backend, |ranks| {
-            ranks.set_transport(transport.clone());
-            self.rank(ranks)
-        })?;
+        let rank = |ranks: &Communicator| self.rank(ranks);
+        let of_ranks = machine.run_over(&Faults::default(), backend, rank)?;
         let mut rows = vec![Vec::new(); self.rows.len()];
         for (row, bits) in of_ranks.into_iter().flatten() {
             rows[row].push(bits);

@@ -10,11 +10,12 @@ pub mod scaled;
 
 use super::buffer::{Buffer, SharedResult, is_symmetric};
 use super::memo::Memo;
+use super::random::Random;
 use super::rows::{RowsCall, RowsRun};
 use super::simulated::{ResultElement, by_element, rounded};
 use super::{
     Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, CallCount, Machine, Results, SimulatedJob,
-    apply_edits, emulated, replay, set_call_count,
+    apply_edits, replay, set_call_count, stream_of,
 };
 use crate::lab::Failure;
 use mkernel::Operand;
@@ -85,10 +86,7 @@ impl CollectiveJob {
     /// # Errors
     /// A call fails, the simulator finds a defect, or a result is wrong.
     pub fn run_on(&self, backend: Backend) -> Result<Results, String> {
-        let transport = emulated(&self.faults, backend);
-        self.machine.run(backend, |ranks| {
-            ranks.set_transport(transport.clone());
-
+        self.machine.run_over(&self.faults, backend, |ranks| {
             by_element!(self.config.dtype, Element => match self.is_in_place {
                 true => self.rank_in_place::<Element>(ranks),
                 false if self.rows.is_empty() => self.rank::<Element>(ranks),
@@ -123,11 +121,7 @@ impl CollectiveJob {
     fn rank<E: ResultElement>(&self, ranks: &Communicator) -> Result<Vec<Vec<u32>>, Failure> {
         ranks.set_timeout(super::deadline(self.edits.is_empty()));
         let operator = self.prepare(ranks)?;
-        let stream = match self.is_graph {
-            // The default stream cannot be captured.
-            true => ranks.context().new_stream()?,
-            false => ranks.default_stream(),
-        };
+        let stream = stream_of(ranks, self.is_graph)?;
         let rank = ranks.rank() as usize;
         let symmetric = is_symmetric(&operator, Operand::Y);
         let count = self
@@ -235,16 +229,13 @@ impl CollectiveJob {
             let first = (rank as usize * shard).min(whole);
             first..(first + shard).min(whole)
         };
-        let mut state = u64::from(number) + 1;
+        let mut state = Random(u64::from(number) + 1);
         let mut random = |len: usize| -> Vec<f32> {
-            let mut next = || {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                self.rounded((state >> 40) as f32 / (1 << 23) as f32 - 1.0)
-            };
             // Some elements are -0 on all ranks, and so are their sums.
-            let of_element = |index: usize| if index % 29 == 5 { -0.0 } else { next() };
+            let of_element = |index: usize| match index % 29 == 5 {
+                true => -0.0,
+                false => self.rounded(state.next()),
+            };
             (0..len).map(of_element).collect()
         };
         if let Some(root) = self.config.root(self.machine.world) {

@@ -1,5 +1,6 @@
 //! The operands of a job of a GEMM operator, and the expected results.
 
+use super::random::Random;
 use super::simulated::rounded;
 use mkernel::Operand;
 use mkernel::spec::{Activation, BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Scales};
@@ -102,18 +103,11 @@ fn shares(scales: Scales) -> [Option<(u64, u64)>; 2] {
     }
 }
 
-/// A random number generator. Its seed is the number of the call.
-struct Random(u64);
-
 impl Random {
     /// Returns `count` whole numbers between -`largest` and `largest`, times `scale`.
     fn fill(&mut self, count: u64, largest: u64, scale: f32) -> Vec<f32> {
         let element = |_| {
-            self.0 = self
-                .0
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            let whole = ((self.0 >> 40) % (2 * largest + 1)) as f32 - largest as f32;
+            let whole = (self.bits() % (2 * largest + 1)) as f32 - largest as f32;
             whole * scale
         };
         (0..count).map(element).collect()

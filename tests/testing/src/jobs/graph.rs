@@ -7,6 +7,17 @@ use mkernel::spec::abi::OperandSpec;
 use mkernel::{Communicator, Operator, operands::RawOperand};
 use std::sync::Arc;
 
+/// Returns a stream for calls of a job. The default stream cannot be captured in a graph.
+///
+/// # Errors
+/// The driver creates no stream.
+pub fn stream_of(ranks: &Communicator, is_graph: bool) -> Result<Arc<CudaStream>, Failure> {
+    Ok(match is_graph {
+        true => ranks.context().new_stream()?,
+        false => ranks.default_stream(),
+    })
+}
+
 /// Captures a call for each element of `addresses`, and replays the graph twice. An element has the addresses of the
 /// operands of a call, in the order of the plan.
 ///

@@ -49,6 +49,23 @@ impl Machine {
         }
     }
 
+    /// Runs `body` as [`run`](Self::run) does, on ranks whose nodes are connected by emulated NICs with these faults.
+    ///
+    /// # Errors
+    /// The errors of [`run`](Self::run).
+    pub fn run_over<T: Send>(
+        self,
+        faults: &Faults,
+        backend: Backend,
+        body: impl Fn(&Communicator) -> Result<T, Failure> + Sync,
+    ) -> Result<Vec<T>, String> {
+        let transport = emulated(faults, backend);
+        self.run(backend, |ranks| {
+            ranks.set_transport(transport.clone());
+            body(ranks)
+        })
+    }
+
     /// Runs `body` on every rank and returns the outcomes by rank. `body` also gets the communicators of all ranks.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use super::buffer::Elements;
 use super::quantised::Quantised;
-use super::{CALLS_BEFORE, set_call_count};
+use super::{CALLS_BEFORE, set_call_count, stream_of};
 use crate::graph::Graph;
 use crate::lab::Failure;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
@@ -85,11 +85,7 @@ pub fn run(run: &NormRun<'_>, dtype: Dtype) -> Result<Vec<Vec<u32>>, Failure> {
 
 impl NormRun<'_> {
     fn run(&self, unit: f64) -> Result<Vec<Vec<u32>>, Failure> {
-        let stream = match self.is_graph {
-            // The default stream cannot be captured.
-            true => self.ranks.context().new_stream()?,
-            false => self.ranks.default_stream(),
-        };
+        let stream = stream_of(self.ranks, self.is_graph)?;
         let mut buffers = Vec::new();
         for call in self.calls {
             buffers.push(self.buffers(&stream, call)?);

@@ -53,6 +53,22 @@ pub fn on_ranks(
     outcomes.expect("communicators")
 }
 
+/// Runs `body` on every rank, as [`on_ranks`] does.
+///
+/// # Panics
+/// The communicators cannot be created, or a rank fails.
+pub fn all_succeed(
+    config: &KernelConfig,
+    shape: impl Into<Shape>,
+    (sms, seed): (u32, u64),
+    body: impl Fn(&Prepared<'_>) -> Result<(), Error> + Sync,
+) {
+    let outcomes = on_ranks(config, shape, (sms, seed), body);
+    for (rank, outcome) in outcomes.into_iter().enumerate() {
+        assert_eq!(outcome, Ok(()), "{config:?}, rank {rank}");
+    }
+}
+
 impl Prepared<'_> {
     /// Makes a call with this number of rows, which the call reads from memory, and waits for the call. All elements of
     /// its operands are one.
@@ -75,6 +91,22 @@ impl Prepared<'_> {
         }
         call.rows_in(&rows).launch()?;
         self.ranks.synchronize(&self.stream)
+    }
+
+    /// Checks that calls with more than `most` rows and with a negative number of rows are errors, and that a call with `most` rows
+    /// is right after these errors.
+    ///
+    /// # Errors
+    /// The call with `most` rows fails.
+    ///
+    /// # Panics
+    /// Another call is right, or its error does not name the call and its rows.
+    pub fn expect_most_rows(&self, most: i32) -> Result<(), Error> {
+        for (call, rows) in [(1, most + 1), (2, -1)] {
+            let part = format!(": the call has {rows} rows");
+            expect_wrong_values(self.call_with_rows(rows), call, &part);
+        }
+        self.call_with_rows(most)
     }
 
     /// Allocates this rank's part of an operand, filled with ones. A part without rows has one element, since no
@@ -118,6 +150,22 @@ pub fn expect_errors_with_rows(
         let is_named = is_named || is_far && failure.contains("its own error has the cause");
         assert!(is_named, "{config:?}, rank {rank}: {failure}");
     }
+}
+
+/// Checks that a call failed because of values in its operands, with an error that names the call and has this part. The operator is
+/// the first of its communicator.
+///
+/// # Panics
+/// The call succeeded, or its error is another one.
+pub fn expect_wrong_values(result: Result<(), Error>, call: usize, part: &str) {
+    let error = result.expect_err(part);
+    assert_eq!(error.kind(), ErrorKind::Values, "{error}");
+    let text = error.to_string();
+    let named = format!("call {call} of operator 1 ");
+    assert!(
+        text.contains(&named) && text.contains(part),
+        "{named}, {part}: {text}"
+    );
 }
 
 /// Checks that a launch was refused because of its operands, with an error whose text has this part.

@@ -5,7 +5,7 @@
 
 use super::buffer::Elements;
 use super::kernel_edits::apply_edits;
-use super::machine::{Machine, emulated};
+use super::machine::Machine;
 use super::shares::share;
 use super::simulated::{Backend, Results, SimulatedJob};
 use crate::lab::{Failure, Random};
@@ -267,11 +267,8 @@ impl TokenBatch {
             sms: self.sms,
             skew: 60,
         };
-        let transport = emulated(&Faults::default(), backend);
-        let of_ranks = machine.run(backend, |ranks| {
-            ranks.set_transport(transport.clone());
-            self.rank(ranks)
-        })?;
+        let rank = |ranks: &Communicator| self.rank(ranks);
+        let of_ranks = machine.run_over(&Faults::default(), backend, rank)?;
         let cols = Self::size(self.dispatch.intermediate) as usize;
         let top_k = Self::size(self.dispatch.top_k) as usize;
         let most_rows = of_ranks[0].0.len() / cols;

@@ -88,101 +88,65 @@ impl<'a> Roles<'a> {
     }
 
     fn load(&self) -> Vec<Step> {
-        let AttentionWorkspace {
-            kv_ready, kv_marks, ..
-        } = &self.workspace;
-        let AttentionSmem {
-            q_full,
-            q_empty,
-            k_full,
-            k_empty,
-            v_full,
-            v_empty,
-            ..
-        } = &self.smem;
         let step = Step::of(self.last_pass())
-            .takes(q_empty, Whose::CTA)
-            .waits(kv_ready, self.receivers())
-            .waits(kv_marks, self.receivers())
-            .takes(k_empty, Whose::CTA)
-            .takes(v_empty, Whose::CTA);
-        let full = [q_full, k_full, v_full];
-        vec![
-            full.into_iter()
-                .fold(step, |step, full| step.signals(full, Whose::CTA)),
-        ]
+            .takes(&self.smem.q_empty, Whose::CTA)
+            .waits(&self.workspace.kv_ready, self.receivers())
+            .waits(&self.workspace.kv_marks, self.receivers())
+            .takes(&self.smem.k_empty, Whose::CTA)
+            .takes(&self.smem.v_empty, Whose::CTA)
+            .signals(&self.smem.q_full, Whose::CTA)
+            .signals(&self.smem.k_full, Whose::CTA)
+            .signals(&self.smem.v_full, Whose::CTA);
+        vec![step]
     }
 
     /// The warps that multiply. When a tile of queries has read a head, these warps give the slots back to the senders
     /// of the head.
     fn multiply(&self) -> Vec<Step> {
-        let AttentionWorkspace {
-            slot_reads,
-            head_marks,
-            ..
-        } = &self.workspace;
-        let AttentionSmem {
-            q_full,
-            q_empty,
-            k_full,
-            k_empty,
-            v_full,
-            v_empty,
-            ..
-        } = &self.smem;
         let peers = Whose::peers(self.topology);
-        let step = Step::of(self.last_pass());
-        let step = [q_full, k_full, v_full]
-            .into_iter()
-            .fold(step, |step, full| step.waits(full, Whose::CTA));
-        let step = [k_empty, v_empty]
-            .into_iter()
-            .fold(step, |step, empty| step.signals(empty, Whose::CTA));
-        let step = step.signals(slot_reads, peers).signals(head_marks, peers);
-        vec![step.signals(q_empty, Whose::CTA)]
+        let step = Step::of(self.last_pass())
+            .waits(&self.smem.q_full, Whose::CTA)
+            .waits(&self.smem.k_full, Whose::CTA)
+            .waits(&self.smem.v_full, Whose::CTA)
+            .signals(&self.smem.k_empty, Whose::CTA)
+            .signals(&self.smem.v_empty, Whose::CTA)
+            .signals(&self.workspace.slot_reads, peers)
+            .signals(&self.workspace.head_marks, peers)
+            .signals(&self.smem.q_empty, Whose::CTA);
+        vec![step]
     }
 
     /// Sends the parts of a pass. `begin` is the step before a part is loaded.
     fn push_kv(&self, pass: u32, begin: Step) -> Vec<Step> {
-        let AttentionWorkspace {
-            begun,
-            slot_reads,
-            head_marks,
-            kv_ready,
-            kv_marks,
-            ..
-        } = &self.workspace;
         let (loaded, peers) = (&self.smem.copy_loaded, Whose::peers(self.topology));
         let send = Step::of(pass)
-            .when(self.op_plan.buffers == 1, |step| step.waits(begun, peers))
-            .takes(slot_reads, peers)
-            .takes(head_marks, peers)
+            .when(self.op_plan.buffers == 1, |step| {
+                step.waits(&self.workspace.begun, peers)
+            })
+            .takes(&self.workspace.slot_reads, peers)
+            .takes(&self.workspace.head_marks, peers)
             .waits(loaded, Whose::CTA)
-            .signals(kv_ready, self.receivers())
-            .signals(kv_marks, self.receivers());
+            .signals(&self.workspace.kv_ready, self.receivers())
+            .signals(&self.workspace.kv_marks, self.receivers());
         vec![begin.signals(loaded, Whose::CTA), send]
     }
 
     // ---- across nodes
 
     fn put_kv(&self) -> Vec<Step> {
-        let AttentionWorkspace {
-            kv_ready, kv_marks, ..
-        } = &self.workspace;
         let own = Step::of(OWN)
-            .waits(kv_ready, Whose::RANK)
-            .waits(kv_marks, Whose::RANK);
+            .waits(&self.workspace.kv_ready, Whose::RANK)
+            .waits(&self.workspace.kv_marks, Whose::RANK);
         vec![own.puts()]
     }
 
     fn watch_arrivals(&self) -> Vec<Step> {
-        let AttentionWorkspace { begun, arrived, .. } = &self.workspace;
         let step = Step::of(OWN)
             .takes(&Word::Watched, Whose::RANK)
             .waits(&Word::Arrivals, Whose::NODES)
-            .waits(begun, Whose::peers(self.topology));
+            .waits(&self.workspace.begun, Whose::peers(self.topology));
         vec![
-            step.signals(arrived, Whose::RANK)
+            step.signals(&self.workspace.arrived, Whose::RANK)
                 .signals(&Word::Watched, Whose::RANK),
         ]
     }

@@ -71,19 +71,12 @@ impl<'a> Roles<'a> {
     /// The steps of packets. Where rows are normalised, sums also go to this rank, since other threads of this rank may
     /// have the row.
     fn exchange(&self) -> Vec<Step> {
-        let CollectiveWorkspace {
-            parts,
-            sums,
-            shards,
-            squares,
-            ..
-        } = &self.workspace;
         let summed = Whose::peers_and(self.topology, self.op_plan.norm.is_some());
         let exchanged = [
-            (parts, self.peers()),
-            (sums, summed),
-            (shards, self.peers()),
-            (squares, Whose::RANK),
+            (&self.workspace.parts, self.peers()),
+            (&self.workspace.sums, summed),
+            (&self.workspace.shards, self.peers()),
+            (&self.workspace.squares, Whose::RANK),
         ];
         let steps = |(words, ranks)| {
             [
@@ -212,16 +205,10 @@ impl<'a> Roles<'a> {
     }
 
     fn reduce(&self) -> Vec<Step> {
-        let CollectiveWorkspace {
-            partial_ready,
-            sum_ready,
-            arrived,
-            ..
-        } = &self.workspace;
-        let parts = |pass| Step::of(pass).waits(partial_ready, self.peers());
-        let own = parts(OWN).waits(arrived, Whose::RANK);
+        let parts = |pass| Step::of(pass).waits(&self.workspace.partial_ready, self.peers());
+        let own = parts(OWN).waits(&self.workspace.arrived, Whose::RANK);
         vec![
-            parts(FOR_NODES).signals(sum_ready, Whose::RANK),
+            parts(FOR_NODES).signals(&self.workspace.sum_ready, Whose::RANK),
             self.raise_own(own),
         ]
     }
@@ -242,32 +229,26 @@ impl<'a> Roles<'a> {
     }
 
     fn collect(&self) -> Vec<Step> {
-        let CollectiveWorkspace {
-            arrived,
-            chunk_ready,
-            ..
-        } = &self.workspace;
         if self.op_plan.config.op.exchanges() {
-            let step = Step::of(RELAYED).waits(chunk_ready, self.peers());
-            return vec![step.waits(arrived, Whose::RANK)];
+            let step = Step::of(RELAYED).waits(&self.workspace.chunk_ready, self.peers());
+            return vec![step.waits(&self.workspace.arrived, Whose::RANK)];
         }
         let takes_own = self.topology.peers() > 0 || self.op_plan.norm.is_some();
         let from = Whose::peers_and(self.topology, takes_own);
-        vec![Step::of(RELAYED).waits(chunk_ready, from)]
+        vec![Step::of(RELAYED).waits(&self.workspace.chunk_ready, from)]
     }
 
     // ---- across nodes
 
     fn watch_arrivals(&self) -> Vec<Step> {
-        let CollectiveWorkspace { begun, arrived, .. } = &self.workspace;
         let watch = |pass| {
             Step::of(pass)
                 .takes(&Word::Watched, Whose::RANK)
                 .waits(&Word::Arrivals, Whose::NODES)
                 .when(self.op_plan.takes_rows(), |step| {
-                    step.waits(begun, self.peers())
+                    step.waits(&self.workspace.begun, self.peers())
                 })
-                .signals(arrived, Whose::RANK)
+                .signals(&self.workspace.arrived, Whose::RANK)
         };
         let (sums, shards) = (
             self.op_plan.config.op.reduces(),
@@ -307,12 +288,7 @@ impl<'a> Roles<'a> {
     }
 
     fn relay(&self) -> Vec<Step> {
-        let CollectiveWorkspace {
-            arrived,
-            chunk_ready,
-            ..
-        } = &self.workspace;
-        let step = Step::of(RELAYED).waits(arrived, Whose::RANK);
-        vec![step.signals(chunk_ready, self.node())]
+        let step = Step::of(RELAYED).waits(&self.workspace.arrived, Whose::RANK);
+        vec![step.signals(&self.workspace.chunk_ready, self.node())]
     }
 }

@@ -49,18 +49,11 @@ impl<'a> Roles<'a> {
 
     /// All CTAs send entries, and list the tokens for other nodes, before their roles.
     pub(super) fn call_steps(&self) -> CallSteps {
-        let CombineWorkspace {
-            token_counts,
-            topk_packets,
-            lists_ready,
-            list_positions,
-            ..
-        } = &self.workspace;
         let begin = Step::of(LISTS)
-            .signals(token_counts, self.peers())
-            .signals(topk_packets, self.peers())
-            .signals(lists_ready, Whose::RANK)
-            .signals(list_positions, Whose::RANK);
+            .signals(&self.workspace.token_counts, self.peers())
+            .signals(&self.workspace.topk_packets, self.peers())
+            .signals(&self.workspace.lists_ready, Whose::RANK)
+            .signals(&self.workspace.list_positions, Whose::RANK);
         CallSteps::new(vec![begin], Vec::new(), self.topology)
     }
 
@@ -153,18 +146,12 @@ impl<'a> Roles<'a> {
     }
 
     fn sum_few_tokens(&self) -> Vec<Step> {
-        let CombineWorkspace {
-            token_counts,
-            topk_packets,
-            partial_packets,
-            ..
-        } = &self.workspace;
         let sends = Step::of(PARTIALS)
-            .waits(token_counts, self.peers())
-            .waits(topk_packets, self.peers());
+            .waits(&self.workspace.token_counts, self.peers())
+            .waits(&self.workspace.topk_packets, self.peers());
         vec![
-            sends.signals(partial_packets, self.peers()),
-            Step::of(PARTIALS).waits(partial_packets, self.peers()),
+            sends.signals(&self.workspace.partial_packets, self.peers()),
+            Step::of(PARTIALS).waits(&self.workspace.partial_packets, self.peers()),
         ]
     }
 
@@ -187,36 +174,27 @@ impl<'a> Roles<'a> {
 
     /// Lists of other nodes name the tokens whose rows this rank has.
     fn load(&self) -> Vec<Step> {
-        let CombineWorkspace {
-            token_counts,
-            topk_packets,
-            partial_ready,
-            arrived,
-            list_positions,
-            sums_begin,
-            ..
-        } = &self.workspace;
         let lists = Whose::peers_and(self.topology, self.crosses_nodes());
         let rows = |pass| {
             let step = match pass {
                 PARTIALS => Step::of(pass),
                 FOR_NODES => Step::of(pass)
-                    .waits(partial_ready, self.peers())
+                    .waits(&self.workspace.partial_ready, self.peers())
                     .when(self.op_plan.acknowledges(), |step| {
-                        step.takes(arrived, Whose::RANK)
+                        step.takes(&self.workspace.arrived, Whose::RANK)
                     }),
                 _ => Step::of(pass)
-                    .waits(partial_ready, self.peers())
-                    .waits(list_positions, Whose::RANK)
-                    .waits(sums_begin, Whose::RANK)
-                    .waits(arrived, Whose::RANK),
+                    .waits(&self.workspace.partial_ready, self.peers())
+                    .waits(&self.workspace.list_positions, Whose::RANK)
+                    .waits(&self.workspace.sums_begin, Whose::RANK)
+                    .waits(&self.workspace.arrived, Whose::RANK),
             };
             step.takes(&self.smem.row_empty, Whose::CTA)
                 .signals(&self.smem.row_full, Whose::CTA)
         };
         let entries = Step::of(PARTIALS)
-            .waits(token_counts, lists)
-            .waits(topk_packets, lists);
+            .waits(&self.workspace.token_counts, lists)
+            .waits(&self.workspace.topk_packets, lists);
         [entries]
             .into_iter()
             .chain(self.passes().into_iter().map(rows))
@@ -224,19 +202,12 @@ impl<'a> Roles<'a> {
     }
 
     fn add(&self) -> Vec<Step> {
-        let CombineSmem {
-            row_full,
-            row_empty,
-            output_full,
-            output_empty,
-            ..
-        } = &self.smem;
         let sums = |pass| {
             let step = Step::of(pass)
-                .waits(row_full, Whose::CTA)
-                .takes(output_empty, Whose::CTA);
-            step.signals(row_empty, Whose::CTA)
-                .signals(output_full, Whose::CTA)
+                .waits(&self.smem.row_full, Whose::CTA)
+                .takes(&self.smem.output_empty, Whose::CTA);
+            step.signals(&self.smem.row_empty, Whose::CTA)
+                .signals(&self.smem.output_full, Whose::CTA)
         };
         self.passes().into_iter().map(sums).collect()
     }
@@ -258,17 +229,12 @@ impl<'a> Roles<'a> {
     // ---- across nodes
 
     fn watch_arrivals(&self) -> Vec<Step> {
-        let CombineWorkspace {
-            lists_ready,
-            arrived,
-            ..
-        } = &self.workspace;
         let watch = |pass| {
             let step = Step::of(pass).waits(&Word::Arrivals, Whose::NODES);
-            step.signals(arrived, Whose::RANK)
+            step.signals(&self.workspace.arrived, Whose::RANK)
         };
         let begin = Step::of(LISTS)
-            .waits(lists_ready, Whose::RANK)
+            .waits(&self.workspace.lists_ready, Whose::RANK)
             .takes(&Word::Watched, Whose::RANK);
         let mut steps = vec![begin, watch(LISTS), watch(FOR_NODES)];
         if self.op_plan.acknowledges() {
@@ -279,44 +245,31 @@ impl<'a> Roles<'a> {
     }
 
     fn put_sums(&self) -> Vec<Step> {
-        let CombineWorkspace {
-            lists_ready,
-            sums_begin,
-            partial_ready,
-            arrived,
-            ..
-        } = &self.workspace;
         vec![
             Step::of(LISTS)
-                .waits(lists_ready, Whose::RANK)
-                .signals(sums_begin, Whose::RANK)
+                .waits(&self.workspace.lists_ready, Whose::RANK)
+                .signals(&self.workspace.sums_begin, Whose::RANK)
                 .puts(),
-            Step::of(PARTIALS).waits(arrived, Whose::RANK),
-            Step::of(FOR_NODES).waits(partial_ready, Whose::RANK).puts(),
+            Step::of(PARTIALS).waits(&self.workspace.arrived, Whose::RANK),
+            Step::of(FOR_NODES)
+                .waits(&self.workspace.partial_ready, Whose::RANK)
+                .puts(),
         ]
     }
 
     fn acknowledge_sums(&self) -> Vec<Step> {
-        let CombineWorkspace {
-            lists_ready,
-            arrived,
-            ..
-        } = &self.workspace;
         let waits = Step::of(FOR_NODES)
-            .waits(lists_ready, Whose::RANK)
-            .waits(arrived, Whose::RANK);
+            .waits(&self.workspace.lists_ready, Whose::RANK)
+            .waits(&self.workspace.arrived, Whose::RANK);
         vec![waits, Step::of(ACKNOWLEDGED).puts()]
     }
 
     fn relay_lists(&self) -> Vec<Step> {
-        let CombineWorkspace {
-            token_counts,
-            topk_packets,
-            arrived,
-            ..
-        } = &self.workspace;
         let node = Whose::node(self.topology);
-        let step = Step::of(PARTIALS).waits(arrived, Whose::RANK);
-        vec![step.signals(token_counts, node).signals(topk_packets, node)]
+        let step = Step::of(PARTIALS).waits(&self.workspace.arrived, Whose::RANK);
+        vec![
+            step.signals(&self.workspace.token_counts, node)
+                .signals(&self.workspace.topk_packets, node),
+        ]
     }
 }

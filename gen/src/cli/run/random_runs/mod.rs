@@ -14,13 +14,12 @@ use super::inputs::{Inputs, Random};
 use super::ranks::{Completed, Job, RankError, merge};
 use super::verdict::Results;
 use crate::cli::machine::{Machine, Simulated};
+use crate::cli::parallel::in_parallel;
 use draw::{Drawn, OPS, draw};
 use mkernel::KernelPlan;
 use mkernel::network::{Faults, NicModel, Transport};
 use mkernel::spec::{Device, Dtype, Problem, SizedSpec};
 use std::collections::BTreeSet;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 use truth::{Element, truth, wrong};
@@ -137,33 +136,18 @@ fn the_sample_has_configurations_of_all_kinds() {
 
 /// Checks seeds on all cores, and fails with all that is wrong.
 fn check_seeds(seeds: u64) {
-    let (next, failures) = (AtomicU64::new(0), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for _ in 0..super::cores() {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
-                        break;
-                    }
-                    let drawn = draw(seed);
-                    // A panic is the failure of its seed only.
-                    let checked = thread::scope(|seed_scope| {
-                        let thread = seed_scope.spawn(|| check(seed, &drawn));
-                        thread.join().unwrap_or_else(|_| Err("a panic".into()))
-                    });
-                    if let Err(failure) = checked {
-                        let failure = format!(
-                            "seed {seed}: {failure}\n{}: {:?}",
-                            drawn.plan.id, drawn.config
-                        );
-                        failures.lock().expect("no panic").push(failure);
-                    }
-                }
-            });
-        }
+    let failures = in_parallel(super::cores(), seeds as usize, |seed| {
+        let drawn = draw(seed as u64);
+        // A panic is the failure of its seed only.
+        let checked = thread::scope(|scope| {
+            let thread = scope.spawn(|| check(seed as u64, &drawn));
+            thread.join().unwrap_or_else(|_| Err("a panic".into()))
+        });
+        let (id, config) = (&drawn.plan.id, &drawn.config);
+        let named = |failure| format!("seed {seed}: {failure}\n{id}: {config:?}");
+        checked.err().map(named)
     });
-    let failures = failures.into_inner().expect("no panic");
+    let failures: Vec<_> = failures.into_iter().flatten().collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 

@@ -1,13 +1,13 @@
 //! [`Random`]: the generator that decides every choice of the simulator.
 
-/// A SplitMix64 generator. Equal seeds give equal runs on every machine and in every version.
+/// A SplitMix64 generator, also for tests. Equal seeds give equal runs on every machine and in every version.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
 impl Random {
     /// Returns the next 64 random bits.
     #[inline]
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,6 +1,7 @@
 //! The operands of calls of `ring_attention`, and the expected results in fp64.
 
 use super::cache::{Cache, Cached};
+use crate::jobs::random::Random;
 use crate::jobs::simulated::rounded;
 use mkernel::spec::{AttentionConfig, AttentionShape, Dtype, Layout, Placement};
 use std::num::NonZero;
@@ -355,18 +356,4 @@ fn wrong<A, B>(got: &[A], expected: &[B], is_right: impl Fn(&A, &B) -> bool) -> 
         .zip(expected)
         .filter(|(got, want)| !is_right(got, want))
         .count()
-}
-
-/// A random number generator.
-pub struct Random(pub u64);
-
-impl Random {
-    /// Returns a number between -1 and 1.
-    pub fn next(&mut self) -> f32 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
 }

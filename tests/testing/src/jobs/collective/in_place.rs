@@ -4,7 +4,7 @@ use super::{CallData, CollectiveJob, right_bits};
 use crate::graph::Graph;
 use crate::jobs::buffer::{Buffer, is_symmetric};
 use crate::jobs::simulated::ResultElement;
-use crate::jobs::{CALLS_AFTER, CALLS_BEFORE, set_call_count};
+use crate::jobs::{CALLS_AFTER, CALLS_BEFORE, set_call_count, stream_of};
 use crate::lab::Failure;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use mkernel::operands::RawSlice;
@@ -33,11 +33,7 @@ impl CollectiveJob {
     ) -> Result<Vec<Vec<u32>>, Failure> {
         ranks.set_timeout(crate::jobs::deadline(self.edits.is_empty()));
         let operator = self.prepare(ranks)?;
-        let stream = match self.is_graph {
-            // The default stream cannot be captured.
-            true => ranks.context().new_stream()?,
-            false => ranks.default_stream(),
-        };
+        let stream = stream_of(ranks, self.is_graph)?;
         let calls = self.calls().iter().zip(self.rows_of_calls());
         let count = match (self.call_count, self.rows.len()) {
             (_, rows @ 1..) => rows,

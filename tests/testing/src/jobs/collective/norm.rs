@@ -6,9 +6,8 @@ pub mod quantised;
 
 use super::CollectiveJob;
 use crate::jobs::norm::{self, NormCall, NormRun};
-use crate::jobs::{
-    Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, CallCount, Results, SimulatedJob, emulated,
-};
+use crate::jobs::random::Random;
+use crate::jobs::{Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, CallCount, Results, SimulatedJob};
 use crate::lab::Failure;
 use mkernel::spec::{CollectiveOp, CollectiveShape, Eps, Norm, Scales, SumEpilogue};
 use mkernel::{Communicator, Operand};
@@ -80,13 +79,9 @@ impl NormJob {
     /// A call fails, the simulator finds a defect, a result is wrong, or ranks have different bits.
     pub fn run_on(&self, backend: Backend) -> Result<Results, String> {
         let job = &self.job;
-        let transport = emulated(&job.faults, backend);
         let calls = self.calls();
-        let results = job.machine.run(backend, |ranks| {
-            ranks.set_transport(transport.clone());
-
-            self.rank(ranks, &calls)
-        })?;
+        let rank = |ranks: &Communicator| self.rank(ranks, &calls);
+        let results = job.machine.run_over(&job.faults, backend, rank)?;
         norm::same_on_all_ranks(results)
     }
 
@@ -155,16 +150,10 @@ impl NormJob {
             ..job.shape()
         };
         let n = shape.n as usize;
-        let mut state = u64::from(number) + 77;
+        let mut state = Random(u64::from(number) + 77);
         let mut random = |len: usize, is_there: bool| -> Vec<f32> {
-            let mut next = || {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                job.rounded((state >> 40) as f32 / (1 << 23) as f32 - 1.0)
-            };
             (0..if is_there { len } else { 0 })
-                .map(|_| next())
+                .map(|_| job.rounded(state.next()))
                 .collect()
         };
         let x = job.call(number, rows).x;

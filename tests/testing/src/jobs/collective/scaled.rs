@@ -7,8 +7,8 @@ use super::{CallData, CollectiveJob};
 use crate::graph::Graph;
 use crate::jobs::buffer::Elements;
 use crate::jobs::{
-    Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, CallCount, Results, SimulatedJob, emulated,
-    set_call_count,
+    Backend, CALLS, CALLS_AFTER, CALLS_BEFORE, CallCount, Results, SimulatedJob, set_call_count,
+    stream_of,
 };
 use crate::lab::Failure;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
@@ -63,12 +63,9 @@ impl ScaledJob {
     /// # Errors
     /// A call fails, the simulator finds a defect, or a result is wrong.
     pub fn run_on(&self, backend: Backend) -> Result<Results, String> {
-        let transport = emulated(&self.job.faults, backend);
         let calls = self.calls();
-        self.job.machine.run(backend, |ranks| {
-            ranks.set_transport(transport.clone());
-            self.rank(ranks, &calls)
-        })
+        let rank = |ranks: &Communicator| self.rank(ranks, &calls);
+        self.job.machine.run_over(&self.job.faults, backend, rank)
     }
 
     fn calls(&self) -> Vec<ScaledCall> {
@@ -93,11 +90,7 @@ impl ScaledJob {
         let job = &self.job;
         ranks.set_timeout(crate::jobs::deadline(job.edits.is_empty()));
         let operator = job.prepare(ranks)?;
-        let stream = match job.is_graph {
-            // The default stream cannot be captured.
-            true => ranks.context().new_stream()?,
-            false => ranks.default_stream(),
-        };
+        let stream = stream_of(ranks, job.is_graph)?;
         let mut all = Vec::new();
         for call in calls {
             all.push(self.buffers(ranks, (&operator, &stream), call)?);
