@@ -374,7 +374,7 @@ fn every_job_of_collectives_has_a_plan() {
             expect_plans(&spec(&job.job), &name);
         }
         for (name, job) in products(world) {
-            expect_plans(&spec_of_product(&job), &name);
+            expect_plans(&spec_of_product(&job.job), &name);
         }
     }
 }

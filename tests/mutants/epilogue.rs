@@ -1,7 +1,9 @@
 //! Kernels of epilogues.
 
 use crate::{Kernel, job};
-use mkernel::spec::{Activation, BLayout, Dtype, Epilogue, Eps, GemmOp, GemmShape, Norm, Tuning};
+use mkernel::spec::{
+    Activation, BLayout, Dtype, Epilogue, Eps, GemmOp, GemmShape, Norm, Scales, Tuning,
+};
 use mkernel_testing::jobs::GemmJob;
 
 pub const KERNELS: &[Kernel] = &[
@@ -19,6 +21,7 @@ const ALL: Epilogue = Epilogue {
     output: None,
     norm: Norm::None,
     eps: Eps::new(1e-6),
+    result_scales: Scales::None,
 };
 
 fn tuning(tile_n: u32, shots: Option<u32>) -> Tuning {

@@ -61,6 +61,8 @@ pub const OF_PRODUCTS: &[Kernel<GemmNormJob>] = &[
     ("scattered", scattered),
     ("in_place", in_place),
     ("narrow_tiles", narrow_tiles),
+    ("blocks_of_products", blocks_of_products),
+    ("rows_of_e4m3_of_owners", rows_of_e4m3_of_owners),
 ];
 
 fn rows_of_products() -> GemmNormJob {
@@ -100,4 +102,16 @@ fn narrow_tiles() -> GemmNormJob {
         ..owners().job.config.tuning
     };
     owners().tuned(tuning)
+}
+
+/// Blocks of e4m3, of which two warpgroups have a half each.
+fn blocks_of_products() -> GemmNormJob {
+    GemmNormJob::new(2, (12, 528, 64), 3).quantised(Scales::Block)
+}
+
+/// Rows of e4m3 that a warp reads twice.
+fn rows_of_e4m3_of_owners() -> GemmNormJob {
+    GemmNormJob::new(2, (140, 144, 64), 2)
+        .in_two_shots(1)
+        .quantised(Scales::Row)
 }
