@@ -178,6 +178,7 @@ struct Simple {
       const auto norm = [&](const Operands& operands) { return Norm::scaled(operands.z, scale, operands.weight); };
       if constexpr (QuantisesRows<Config>) {
         if constexpr (kSharesScale<Config>) greatest = warp_max(greatest);
+        using Quantised = QuantisedNorm<typename Config::Element, Config, Args>;
         quantise<kUnroll>(args, row, load, norm, Quantised::magnitude(greatest, scale));
       } else {
         for_each_vec<kUnroll>(Config::kRowVecs, load, [&](u32 vec, const Operands& operands) {
@@ -189,8 +190,6 @@ struct Simple {
     struct Operands {
       Vec16 z, weight;
     };
-
-    using Quantised = QuantisedNorm<typename Config::Element, Config, Args>;
 
     // A warp: stores a row as elements of e4m3. `of_row` is the greatest magnitude of the row if all its elements share a scale.
     template <u32 kUnroll, class Load, class Normalise>
@@ -209,7 +208,7 @@ struct Simple {
         for (u32 u = 0; u < kUnroll; ++u) {
           if (turn + u * kWarp + lane_index() < Config::kRowVecs) y[u] = norm(operands[u]);
         }
-        Quantised::store_vecs(args, row, turn + lane_index(), y, of_row);
+        QuantisedNorm<typename Config::Element, Config, Args>::store_vecs(args, row, turn + lane_index(), y, of_row);
       }
     }
   };
