@@ -145,7 +145,7 @@ mod tests {
             r#"{"world":8,"op":"ag_gemm","m":"dynamic","n":1024,"k":8192,"dtype":"bf16","scales":"none","#,
             r#""b_layout":"kn","symmetric_result":false,"symmetric_a":false,"batch_invariant":false,"#,
             r#""epilogue":{"bias":false,"residual":false,"activation":"none","swiglu":false,"#,
-            r#""norm":"none","eps":0.000001},"tuning":{}}"#
+            r#""norm":"none","eps":0.000001,"result_scales":"none"},"tuning":{}}"#
         );
         let expected = quote! {
             fn config(world: u32, nodes: u32) -> ::mkernel::spec::KernelConfig {

@@ -147,6 +147,7 @@ struct LaneElements {
   // A warp: stores its elements of a row, from the new residual and the weights, as elements of e4m3.
   MK_DEVICE void quantise(u32 row, const Pairs& z, const Pairs& weights) const {
     using Quantised = QuantisedNorm<ElementC, Config, Args>;
+    if (row - Fragment::lane_row() >= Rows::all(ctx)) return;  // no lane of the warp has a row
     const bool has_row = row < Rows::all(ctx);
     float greatest[Shape::kSubTiles];  // |z * weight| of the elements that share a scale
     typename Norm::Scale scale{};
