@@ -1,8 +1,9 @@
 //! Hidden rows of `moe_layer` of e4m3 that are not finite, or zero.
 
+use crate::layer_of;
 use mkernel::float8::F8E4M3;
 use mkernel::half::bf16;
-use mkernel::spec::{BLayout, Dim, DispatchConfig, DispatchOp, DispatchShape, Dtype, Scales};
+use mkernel::spec::{DispatchConfig, DispatchShape, Dtype, Scales};
 use mkernel::{Error, KernelConfig, Operand};
 use mkernel_testing::jobs::prepared::{Prepared, on_ranks};
 
@@ -29,16 +30,9 @@ fn config() -> (KernelConfig, DispatchShape) {
         intermediate: SIZE as u64,
     };
     let layer = DispatchConfig {
-        experts: Dim::Static(shape.experts),
-        top_k: Dim::Static(shape.top_k),
-        max_tokens: Dim::Static(shape.max_tokens),
-        hidden: Dim::Static(shape.hidden),
-        intermediate: Dim::Static(shape.intermediate),
         dtype: Dtype::E4m3,
         scales: Scales::Block,
-        b_layout: BLayout::Nk,
-        swiglu: true,
-        ..DispatchConfig::new(DispatchOp::MoeLayer)
+        ..layer_of(shape)
     };
     (KernelConfig::new(1, layer), shape)
 }

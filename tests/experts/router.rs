@@ -1,10 +1,9 @@
 //! Kernels that choose the experts of tokens from logits: whole layers with exact weights, and logits that are tied or not finite.
 
+use crate::layer_of;
 use crate::layers::check;
 use mkernel::half::bf16;
-use mkernel::spec::{
-    BLayout, Dim, DispatchConfig, DispatchOp, DispatchShape, Dtype, Router, Scale, Scores,
-};
+use mkernel::spec::{DispatchConfig, DispatchShape, Dtype, Router, Scale, Scores};
 use mkernel::{Error, KernelConfig, Operand};
 use mkernel_testing::jobs::experts::Layer;
 use mkernel_testing::jobs::prepared::{Prepared, on_ranks};
@@ -80,15 +79,8 @@ fn config(router: Router) -> (KernelConfig, DispatchShape) {
         intermediate: SIZE as u64,
     };
     let layer = DispatchConfig {
-        experts: Dim::Static(shape.experts),
-        top_k: Dim::Static(shape.top_k),
-        max_tokens: Dim::Static(shape.max_tokens),
-        hidden: Dim::Static(shape.hidden),
-        intermediate: Dim::Static(shape.intermediate),
-        b_layout: BLayout::Nk,
-        swiglu: true,
         router,
-        ..DispatchConfig::new(DispatchOp::MoeLayer)
+        ..layer_of(shape)
     };
     (KernelConfig::new(1, layer), shape)
 }
