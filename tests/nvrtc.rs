@@ -64,7 +64,7 @@ const TRACED: [&str; 13] = [
     "reduce_scatter_chunks",
 ];
 
-/// Traces need registers. One kernel of each operator has enough registers. A run compiles a third of these kernels.
+/// One kernel of each operator has enough registers to be traced. A run compiles a third of these kernels.
 #[test]
 fn kernels_of_all_operators_are_traced_without_a_spill() {
     let goldens = Golden::all();

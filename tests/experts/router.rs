@@ -57,7 +57,7 @@ const OF_SOFTMAX: [Case; 8] = [
     ([3.; 8], [0, 1], [0.125; 2]),
 ];
 
-/// Pairs of experts are groups, of which one may have the experts of a token. A group with a NaN is ranked last.
+/// Each two experts are a group, and the experts of a token are from one group. A group with a NaN is ranked last.
 const OF_GROUPS: [Case; 8] = [
     ([NAN; 8], [0, 1], [NAN; 2]),
     ([NAN, 0., 0., 0., 0., 0., 0., 0.], [2, 3], [0.5; 2]),

@@ -163,7 +163,7 @@ fn a_silent_peer_aborts_kernels_that_wait_for_it_or_for_a_slot() {
     );
 }
 
-/// Returns two endpoints, of which the second one sends nothing.
+/// Returns two endpoints. The second endpoint sends nothing.
 fn pair_with_a_silent_endpoint() -> [RunningEndpoint; 2] {
     let faults = Faults {
         failure: Some(Failure::Silence { after_writes: 0 }),

@@ -104,7 +104,7 @@ fn narrow_tiles() -> GemmNormJob {
     owners().tuned(tuning)
 }
 
-/// Blocks of e4m3, of which two warpgroups have a half each.
+/// Blocks of e4m3 whose halves belong to two warpgroups.
 fn blocks_of_products() -> GemmNormJob {
     GemmNormJob::new(2, (12, 528, 64), 3).quantised(Scales::Block)
 }

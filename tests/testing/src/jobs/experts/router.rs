@@ -9,8 +9,8 @@ const CHOSEN: f32 = 64.0;
 const NOT_CHOSEN: f32 = -64.0;
 
 impl Layer {
-    /// Lets the kernel choose the experts of all calls. A softmax gives equal weights to all experts of a token, of which the lowest
-    /// comes first; a sigmoid keeps the order of choices.
+    /// Lets the kernel choose the experts of all calls. With a softmax, all experts of a token have equal weights, and the expert with
+    /// the lowest number is the first choice. A sigmoid keeps the order of choices.
     ///
     /// # Panics
     /// The weights of the experts would not be exact, or the router would choose other experts.
