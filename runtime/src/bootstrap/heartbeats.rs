@@ -151,17 +151,24 @@ impl Heartbeats {
         }
     }
 
-    /// Starts a thread that sends heartbeats.
+    /// Starts a thread that sends heartbeats, and sends the first here: other ranks watch the connection when they have received
+    /// a later frame of this rank, even if the process is stopped before the thread runs.
     pub fn start(self) -> std::io::Result<Heart> {
         let is_over = Arc::new(AtomicBool::new(false));
         let has_ended = is_over.clone();
+        let heartbeats = Arc::new(self);
+        let later = heartbeats.clone();
         let thread = std::thread::Builder::new().name("mkernel-beats".into());
         let thread = thread.spawn(move || {
-            while !has_ended.load(Ordering::Acquire) {
-                self.send();
-                std::thread::park_timeout(self.interval);
+            loop {
+                std::thread::park_timeout(later.interval);
+                if has_ended.load(Ordering::Acquire) {
+                    break;
+                }
+                later.send();
             }
         })?;
+        heartbeats.send();
         Ok(Heart { is_over, thread })
     }
 }
