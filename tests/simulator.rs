@@ -6,6 +6,7 @@ use mkernel::spec::{Dim, GemmConfig, GemmOp, GemmShape, Tuning};
 use mkernel_testing::golden::Golden;
 use mkernel_testing::jobs::attention::{AttentionJob, CallPattern, cases};
 use mkernel_testing::jobs::gemm::cases::symmetric;
+use mkernel_testing::jobs::gemm::quantised::quantised;
 use mkernel_testing::jobs::{
     GemmJob, SimulatedJob, all_are_right, all_are_right_now_or_after_many_calls, common_jobs,
     each_in_one, share,
@@ -65,14 +66,16 @@ fn job(golden: &Golden, world: u32) -> GemmJob {
     GemmJob::new(world, config, shape, comm_ctas + sms)
 }
 
-/// Returns the golden GEMM kernels of one node without a norm. Tests of `collectives` compare norms with a reference in
-/// fp64.
+/// Returns the golden GEMM kernels of one node without a norm and without scales of results. Tests of `collectives` compare norms
+/// with a reference in fp64.
 fn goldens() -> Vec<Golden> {
     let mut goldens = Golden::all();
     goldens.retain(|golden| {
         let gemm = golden.plan.gemm();
         golden.plan.body().network.is_none()
-            && gemm.is_some_and(|gemm| !gemm.config.epilogue.normalises())
+            && gemm.is_some_and(|gemm| {
+                !gemm.config.epilogue.normalises() && !gemm.config.epilogue.quantises()
+            })
     });
     goldens
 }
@@ -124,6 +127,11 @@ fn gemm_is_right() {
     let several = share(jobs_of(GemmOp::Gemm, &[4]), "", (0, 3));
     let jobs = [jobs_of(GemmOp::Gemm, &[1]), several].concat();
     all_are_right_now_or_after_many_calls(&jobs);
+}
+
+#[test]
+fn products_become_e4m3() {
+    all_are_right_now_or_after_many_calls(&each_in_one(&[1, 2, 4], quantised));
 }
 
 /// A long run for changes of the simulator and of code that operators share.

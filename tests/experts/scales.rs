@@ -45,6 +45,29 @@ fn slices_and_swiglu_of_e4m3_are_right() {
     }
 }
 
+/// Rows of e4m3 of a `dispatch_gemm`: one and two blocks of a warp, columns that C does not have, and tiles that are divided.
+#[test]
+fn rows_become_e4m3() {
+    let cases = [
+        (1, Scales::None, (128, 256), true, 1),
+        (2, Scales::Row, (128, 256), false, 2),
+        (4, Scales::Block, (128, 256), true, 1),
+        (2, Scales::Block, (128, 128), false, 2),
+    ];
+    for (world, scales, tile, swiglu, splits) in cases {
+        let mut layer = Layer::new(world, 8, 3, 24);
+        if scales != Scales::None {
+            layer = layer.scaled(scales);
+        }
+        (layer.quantises, layer.swiglu, layer.tile) = (true, swiglu, Some(tile));
+        (layer.hidden, layer.intermediate, layer.split_k) = (528, 272, Some(splits));
+        let counts = [[24, 5, 6, 0], [3, 24, 24, 5], [5, 1, 24, 24]];
+        let counts = counts.each_ref().map(|counts| &counts[..world as usize]);
+        let name = format!("rows of {tile:?}, {scales:?}, {world} ranks");
+        check(&name, &layer.mixed(counts), 1);
+    }
+}
+
 #[test]
 fn layers_of_e4m3_out_of_step_and_in_graphs_are_right() {
     for (scales, pattern) in [

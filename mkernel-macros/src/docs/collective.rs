@@ -72,7 +72,7 @@ fn scales(config: &CollectiveConfig) -> Option<String> {
     }
     quantised_rows(
         config.epilogue.result_scales,
-        config.dtype,
+        Some(config.dtype),
         ("Y", "y_scales"),
     )
 }

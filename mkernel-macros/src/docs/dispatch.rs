@@ -93,6 +93,13 @@ pub fn operands(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
         }
     });
     operands.extend(scales(config, (&tokens, &local, &weight_cols)));
+    if config.quantises_results() {
+        let shape = format!("[max_rows, {}]", blocks(config.intermediate, "I"));
+        operands.push(
+            OperandDoc::new(Operand::CScales, Dtype::Fp32, shape)
+                .note("only rows that have a token"),
+        );
+    }
     operands
 }
 

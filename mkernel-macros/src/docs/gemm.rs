@@ -54,6 +54,12 @@ fn epilogue(config: &GemmConfig) -> Option<String> {
         }
         false => "",
     };
+    if epilogue.quantises() {
+        let rows = format!(
+            "Each element `sum` of that sum becomes `y = {formula}`, computed in fp32.{swiglu}"
+        );
+        return Some(format!("{rows}{}", of_scales(config)));
+    }
     (epilogue != plain).then(|| {
         format!(
             "Each element `sum` of that sum becomes `{formula}` in C, computed in fp32 and rounded once.{swiglu}"
@@ -61,20 +67,17 @@ fn epilogue(config: &GemmConfig) -> Option<String> {
     })
 }
 
-/// A sentence about the scales of normalised rows. Empty if rows have no scales.
+/// A sentence about the scales of rows of C. Empty if rows have no scales.
 fn of_scales(config: &GemmConfig) -> String {
-    quantised_rows(
-        config.epilogue.result_scales,
-        config.types().c,
-        ("C", "c_scales"),
-    )
-    .map_or(String::new(), |sentence| format!(" {sentence}"))
+    let rounded = config.epilogue.normalises().then_some(config.types().c);
+    quantised_rows(config.epilogue.result_scales, rounded, ("C", "c_scales"))
+        .map_or(String::new(), |sentence| format!(" {sentence}"))
 }
 
-/// Sentences about normalised rows of type `dtype` that become `result` with `scales`. `None` if rows have no scales.
+/// Sentences about rows that become `result` with `scales`, after they are rounded to a type, if any. `None` if rows have no scales.
 pub(super) fn quantised_rows(
     of: Scales,
-    dtype: Dtype,
+    rounded: Option<Dtype>,
     (result, scales): (&str, &str),
 ) -> Option<String> {
     let of = match of {
@@ -82,8 +85,9 @@ pub(super) fn quantised_rows(
         Scales::Row => "a row",
         Scales::Block => "128 columns of a row",
     };
+    let rounded = rounded.map_or(String::new(), |dtype| format!(", rounded to {dtype},"));
     Some(format!(
-        "Each element `y` of these rows, rounded to {dtype}, becomes `y / scale` in `{result}`, rounded to e4m3. The `scale` of {of} \
+        "Each element `y` of these rows{rounded} becomes `y / scale` in `{result}`, rounded to e4m3. The `scale` of {of} \
          in `{scales}` is their greatest magnitude divided by 448."
     ))
 }

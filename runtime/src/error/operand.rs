@@ -209,7 +209,7 @@ fn declare_it(operand: Operand) -> String {
             ", or declare the kernel with `norm = rms`".to_owned()
         }
         Operand::YScales => ", or declare the kernel with `scales` or `result_scales`".to_owned(),
-        Operand::CScales => ", or declare the kernel with `norm` and `result_scales`".to_owned(),
+        Operand::CScales => ", or declare the kernel with `result_scales`".to_owned(),
         Operand::Lse => ", or declare the kernel without `lse = false`".to_owned(),
         _ => String::new(),
     }
@@ -246,9 +246,7 @@ fn declare_type(operand: Operand, given: Dtype, expected: Dtype) -> String {
         (Operand::Y, _) if expected == Dtype::E4m3 => {
             ", or declare the kernel without `dtype = e4m3` or `result_scales`".to_owned()
         }
-        (Operand::C, Dtype::E4m3) => {
-            ", or, with a norm, declare the kernel with `result_scales`".to_owned()
-        }
+        (Operand::C, Dtype::E4m3) => ", or declare the kernel with `result_scales`".to_owned(),
         (Operand::C, _) if expected == Dtype::E4m3 => {
             ", or declare the kernel without `result_scales`".to_owned()
         }

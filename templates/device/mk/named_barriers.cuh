@@ -9,6 +9,7 @@ enum NamedBarrier : u32 {
   kMmaTurn = 1,      // and 2, one per warpgroup: its turn at the tensor cores
   kQueriesRead = 3,  // and 4, one per warpgroup: its warps have read their queries
   kSliceRead = 5,    // plus the index of a warpgroup in the CTA: its warps have read data that other warps overwrite, or the reverse
+  kHalvesQuantised = 8,  // the warpgroups have passed on the greatest magnitudes of their halves of a block
   kNeverUsed = 15    // no thread arrives: see mma_wait_after
 };
 

@@ -27,6 +27,8 @@ constexpr u32 kWarpgroupWarps = kWarpgroup / kWarp;
 
 template <u32 kCount, u32 kSize>
 constexpr u32 kCeilDiv = (kCount + kSize - 1) / kSize;
+template <u32 kLeft, u32 kRight>
+constexpr u32 kMin = kLeft < kRight ? kLeft : kRight;
 
 }  // namespace mk
 

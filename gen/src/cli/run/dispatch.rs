@@ -3,11 +3,12 @@
 use super::gemm::{factors, shares};
 use super::inputs::Inputs;
 use super::other_batch::{Lines, OtherBatch};
+use super::quantised::Quantised;
 use super::reference::{Matrix, multiply, padded};
 use super::router;
 use super::routing::{OtherTokens, Routing, Sizes, choose, within_max_rows};
 use mkernel::Operand;
-use mkernel::spec::plan::DispatchPlan;
+use mkernel::spec::plan::{DispatchPlan, SCALE_BLOCK};
 use mkernel::{
     KernelConfig, KernelPlan,
     spec::{BLayout, Dim, Dtype, Problem, Scales, Shape},
@@ -130,23 +131,40 @@ pub fn expected(
     );
     let rank = rank as usize;
     let (values, errors) = outputs(op_plan, inputs, &routing.rows[rank], rank, threads);
+    let quantises = op_plan.config.quantises_results();
     let c = Matrix {
-        values: padded(values, sizes.max_rows * cols),
+        values,
         cols,
         terms: hidden,
         errors,
-        dtype: op_plan.types().c,
+        dtype: match quantises {
+            true => Dtype::Fp32, // which is not rounded before it becomes e4m3
+            false => op_plan.types().c,
+        },
     };
+    let mut c = match quantises {
+        true => {
+            let Quantised { elements, scales } = Quantised::of(&c, SCALE_BLOCK as usize);
+            vec![elements, scales]
+        }
+        false => vec![c],
+    };
+    for of_rows in &mut c {
+        let values = std::mem::take(&mut of_rows.values);
+        of_rows.values = padded(values, sizes.max_rows * of_rows.cols);
+    }
     let row_indices: Vec<f32> = routing.row_indices[rank]
         .iter()
         .map(|index| *index as f32)
         .collect();
     let mut expected = router::expected(op_plan, sizes, inputs, rank);
+    let scales = c.split_off(1);
+    expected.extend(c);
     expected.extend([
-        c,
         numbers(routing.offsets(rank)),
         numbers(padded(row_indices, sizes.max_tokens * sizes.top_k)),
     ]);
+    expected.extend(scales);
     Some(expected)
 }
 
@@ -179,7 +197,9 @@ pub fn other_batch(
             Some(tokens.lines(spec.cols as usize))
         }
         Operand::C if op_plan.returns() => Some(tokens.lines(spec.cols as usize)),
-        Operand::C => Some(rows_of_tokens(&tokens, [&before, &after], spec.cols)),
+        Operand::C | Operand::CScales => {
+            Some(rows_of_tokens(&tokens, [&before, &after], spec.cols))
+        }
         _ => None,
     }))
 }

@@ -2,6 +2,7 @@
 
 use super::collective::normalised;
 use super::inputs::Inputs;
+use super::quantised::Quantised;
 use super::reference::{Addends, Matrix, multiply, scaled};
 use mkernel::Operand;
 use mkernel::spec::plan::GemmPlan;
@@ -82,7 +83,18 @@ pub fn expected(
         ),
         false => (sum, addends),
     };
-    let c = sum.finish(config.epilogue, addends, op_plan.types().c);
+    let c = match config.epilogue.quantises_sums() {
+        true => Dtype::Fp32, // which is not rounded before it becomes e4m3
+        false => op_plan.types().c,
+    };
+    let c = sum.finish(config.epilogue, addends, c);
+    if let (false, Some(share)) = (
+        config.epilogue.normalises(),
+        config.epilogue.result_scales.shared_by(shape.n),
+    ) {
+        let Quantised { elements, scales } = Quantised::of(&c, share as usize);
+        return Some(vec![elements, scales]);
+    }
     if !config.epilogue.normalises() {
         return Some(vec![c]);
     }

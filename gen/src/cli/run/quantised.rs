@@ -10,7 +10,7 @@ pub struct Quantised {
 }
 
 impl Quantised {
-    /// Quantises a matrix whose elements the kernel rounds to their type before. `share` columns of a row share a scale.
+    /// Quantises a matrix whose elements the kernel rounds to their type before, unless this is fp32. `share` columns of a row share a scale.
     pub fn of(matrix: &Matrix, share: usize) -> Self {
         let (mut elements, mut of_elements) = (Vec::new(), Vec::new());
         let (mut scales, mut of_scales) = (Vec::new(), Vec::new());

@@ -8,6 +8,7 @@
 #include <mk/gemm/cluster_sums.cuh>
 #include <mk/gemm/epilogue.cuh>
 #include <mk/gemm/pace.cuh>
+#include <mk/gemm/quantised_output.cuh>
 #include <mk/gemm/smem.cuh>
 #include <mk/gemm/split_k.cuh>
 #include <mk/roles.cuh>
@@ -22,6 +23,7 @@ struct Gemm {
   using Scheduler = TileScheduler<Config, Order>;
   using Mainloop = gemm::Mainloop<Config, Smem>;
   using Output = gemm::Output<Config, Smem>;
+  using Quantised = QuantisedOutput<Config, Args, Smem, Order>;
   using Begin = comm::Begin<Config, Workspace>;
   using Places = TileScales<Config, Args, Order, Source>;
 
@@ -88,11 +90,13 @@ struct Gemm {
           epilogue.args, ctx, smem, stages, group, [&](const WorkTile& work) { epilogue.prefetch_residual(work, group); },
           [&](const WorkTile& work, typename Shape::Accumulator& sum) {
 #pragma unroll
-            for (u32 sub = 0; sub < Shape::kSubTilesOfC; ++sub) {
+            for (u32 sub = 0; sub < Shape::kSubTilesOfC; sub += Scheduler::kTogether) {
               if (!Scheduler::completes(work, sub)) continue;
               out.producer_acquire();
-              epilogue.apply_to_sub_tile(work, group, sub, sum);
-              Output::write(smem, out, group, sum.template part<kSubTile>(sub));
+#pragma unroll
+              for (u32 i = 0; i < Scheduler::kTogether; ++i) epilogue.apply_to_sub_tile(work, group, sub + i, sum);
+              if constexpr (HasScalesOfC<Args>) Quantised::write(epilogue.args, ctx, smem, out, work, group, sub, sum);
+              else Output::write(smem, out, group, sum.template part<kSubTile>(sub));
             }
           });
     }

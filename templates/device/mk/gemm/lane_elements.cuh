@@ -152,7 +152,7 @@ struct LaneElements {
     float greatest[Shape::kSubTiles];  // |z * weight| of the elements that share a scale
     typename Norm::Scale scale{};
     if (has_row) {
-      // The sums of a block arrive before the sum of the row, in which they are.
+      // The sum of the row arrives last, since it includes the sums of blocks.
 #pragma unroll
       for (u32 sub = 0; sub < Shape::kSubTiles; ++sub) {
         if (!kSharesScale<Config> && Scheduler::completes(work, sub)) greatest[sub] = Norm::wait_greatest(ctx, row, sub_tile(sub));

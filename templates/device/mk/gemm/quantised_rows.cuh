@@ -19,16 +19,27 @@ struct InterleavedWords {
   }
 };
 
-struct QuantisedRows {
-  using Sums = Accumulator<kScaleBlock, float*>;
+template <class Args>
+concept HasScalesOfC = requires(const Args& args) {
+  args.c_scales;
+  args.c_scales_row_bytes;
+};
 
-  // A warp: returns the scale of a lane's upper row (half 0) or lower row.
-  static MK_DEVICE float scale(Sums sums, u32 half) {
+// A warp's 16 rows of kCols columns, which share a scale in each row: all columns of a block, or the left or right half of a block.
+template <u32 kCols>
+struct QuantisedRows {
+  using Sums = Accumulator<kCols, float*>;
+
+  // The number of vectors of a line of the 128-byte swizzle that these columns take. The other vectors are free.
+  static constexpr u32 kVecs = kCols / kVecBytes;
+
+  // A warp: returns the greatest magnitude of a lane's upper row (half 0) or lower row.
+  static MK_DEVICE float greatest(Sums sums, u32 half) {
     float greatest = Quantise::kLeast;
     sums.for_each([&](u32 of_half, u32, float& sum) {
       if (of_half == half) greatest = Quantise::greater(greatest, sum);
     });
-    return Quantise::scale(quad_max(greatest));
+    return quad_max(greatest);
   }
 
   // A warp: writes its rows to lines of the 128-byte swizzle, from `line` on.
@@ -39,12 +50,20 @@ struct QuantisedRows {
       const float to_elements = Quantise::reciprocal(scales[half]);
       const u32 to = line + (row + half * Fragment::kHalfRows) * kLineBytes + InterleavedWords::col();
 #pragma unroll
-      for (u32 vec = 0; vec < kLineBytes / kVecBytes; ++vec) {
+      for (u32 vec = 0; vec < kVecs; ++vec) {
         const float *left = sums.pair(half, vec * kVecBytes), *right = sums.pair(half, vec * kVecBytes + Fragment::kBlockCols);
         const u32 pairs = E4m3::pack({left[0] * to_elements, left[1] * to_elements, right[0] * to_elements, right[1] * to_elements});
         store_shared(to + (vec ^ row % 8) * kVecBytes, InterleavedWords::of(pairs));
       }
     }
+  }
+
+  // A warp: stores the scales of its rows that exist, the first `rows` rows. `scales_of(row)` is the address of a row's scale. The first
+  // two lanes of a quad store the scales of its two rows.
+  template <class ScalesOf>
+  static MK_DEVICE void store_scales(const float (&scales)[2], u32 rows, const ScalesOf& scales_of) {
+    const u32 half = lane_index() % Fragment::kRowLanes, row = Fragment::lane_row() + half * Fragment::kHalfRows;
+    if (half < 2 && row < rows) store_word(scales_of(row), as_bits(half == 0 ? scales[0] : scales[1]));
   }
 };
 

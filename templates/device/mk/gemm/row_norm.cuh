@@ -21,7 +21,8 @@ concept RowNormWorkspace = requires(u32 parity, u32 row) {
   // For each sub-tile of a row, the sum of the squares of its columns and the mark of the call, see comm/ll.cuh. If rows are
   // quantised, a packet with the squares and the greatest |z * weight|.
   Workspace::squares(parity, row);
-  // The mark of the call, and the sum of the squares of all columns; or a packet of the row.
+  // The mark of the call, and the sum of the squares of all columns. If rows are quantised, a packet with this sum and the
+  // greatest |z * weight| of the row.
   Workspace::row_squares(parity, row);
 };
 

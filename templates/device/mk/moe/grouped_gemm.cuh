@@ -6,6 +6,7 @@
 #pragma once
 #include <mk/copy.cuh>
 #include <mk/gemm/mainloop.cuh>
+#include <mk/gemm/quantised_rows.cuh>
 #include <mk/gemm/store.cuh>
 #include <mk/moe/expert_scales.cuh>
 #include <mk/moe/tile_scheduler.cuh>
@@ -206,7 +207,7 @@ struct GroupedGemm {
       typename Shape::Accumulator sum;
       if (multiply_tile(args, smem, stages, tile, tiles.place(), Shape::kKSteps, group, sum)) {
         if constexpr (Config::ElementA::kIsPromoted) tiles.again(tile);
-        store_sums(args, smem, tile, tiles.place(), group, sum, [] { __syncwarp(); }, RowsOfC{args, smem, tile});
+        store_to_c(args, smem, tile, tiles.place(), group, sum, [] { __syncwarp(); });
       }
       tiles.release();
     }
@@ -225,7 +226,7 @@ struct GroupedGemm {
       const u32 is_last = smem.out(group * kWarpgroupWarps);  // the buffer's first word, while the buffer has no rows of C
       if (!Split::store_sums(ctx, tile.slice, group, sum, is_last)) continue;
       Split::add_sums(ctx, tile.slice, group, sum);
-      store_sums(args, smem, tile, tiles.place(), group, sum, Split::sync, RowsOfC{args, smem, tile});
+      store_to_c(args, smem, tile, tiles.place(), group, sum, Split::sync);
     } while (tiles.release(), tiles.next(tile, Split::sync));
   }
 
@@ -293,7 +294,17 @@ struct GroupedGemm {
     // The word is loaded for each sub-tile, since the sums leave few registers.
     MK_DEVICE u32 first() const { return load_shared(smem.row_begin(tile.expert)) + tile.row; }
     MK_DEVICE u8* line(u32 first, u32 row) const { return args.c + u64{first + row} * args.c_row_bytes; }
+    MK_DEVICE u8* scales(u32 first, u32 row) const { return args.c_scales + u64{first + row} * args.c_scales_row_bytes; }
   };
+
+  // A warpgroup: stores its sums of a tile to C.
+  template <class Sync>
+  static MK_DEVICE void store_to_c(const Args& args, const Smem& smem, const ExpertTile& tile, u32 place, u32 group,
+                                   typename Shape::Accumulator& sum, const Sync& sync) {
+    const RowsOfC rows{args, smem, tile};
+    if constexpr (gemm::HasScalesOfC<Args>) store_quantised<ElementC>(args, smem, tile, place, group, sum, sync, rows);
+    else store_sums(args, smem, tile, place, group, sum, sync, rows);
+  }
 
   // A warpgroup: turns its sums of a tile into elements, and stores the elements to `rows`.
   template <class Sync, class Rows>
@@ -305,6 +316,32 @@ struct GroupedGemm {
     for (u32 sub = 0; sub < Shape::kGroupCols / gemm::kSubTile; ++sub) {
       Epilogue::template apply<gemm::kSubTile>(sum, sub);
       store_rows(rows, smem, tile, first_row(), col + sub * gemm::kSubTile, sum.template part<gemm::kSubTile>(sub), sync);
+    }
+  }
+
+  // A warpgroup: turns its sums of a tile into elements of e4m3, and stores the elements and the scales of their blocks to `rows`. A warp
+  // has all columns of a block.
+  template <class E, class Sync, class Rows>
+  static MK_DEVICE void store_quantised(const Args& args, const Smem& smem, const ExpertTile& tile, u32 place, u32 group,
+                                        typename Shape::Accumulator& sum, const Sync& sync, const Rows& rows) {
+    using Block = gemm::QuantisedRows<gemm::kScaleBlock>;
+    static_assert(Shape::kSplitsRows && Shape::kGroupCols % gemm::kScaleBlock == 0);
+    if constexpr (gemm::kScalesSums<Config>) scale(Places{args, smem, tile, place, group}, sum, sync);
+#pragma unroll
+    for (u32 sub = 0; sub < Shape::kGroupCols / gemm::kSubTile; ++sub) Epilogue::template apply<gemm::kSubTile>(sum, sub);
+    const u32 first = rows.first(), row = first_row();
+#pragma unroll
+    for (u32 index = 0; index < Shape::kGroupCols / gemm::kScaleBlock; ++index) {
+      const u32 block = tile.col * (Shape::kTileCols / gemm::kScaleBlock) + index;
+      if (Shape::kRaggedCols && block * gemm::kScaleBlock >= Config::kCols) break;
+      const auto own = sum.template part<gemm::kScaleBlock>(index);
+      const float scales[2] = {Quantise::scale(Block::greatest(own, 0)), Quantise::scale(Block::greatest(own, 1))};
+      sync();
+      Block::write(output(smem), own, scales);
+      sync();
+      copy_lines<E>(rows, smem, tile, row, first, block * gemm::kScaleBlock);
+      Block::store_scales(scales, max(tile.rows, row) - row,
+                          [&](u32 of_warp) { return rows.scales(first, row + of_warp) + Fp32::bytes(block); });
     }
   }
 

@@ -7,7 +7,6 @@
 // each rank adds up the results of its own tokens, in the order of their choices.
 #pragma once
 #include <mk/call.cuh>
-#include <mk/gemm/quantised_rows.cuh>
 #include <mk/moe/grouped_gemm.cuh>
 #include <mk/moe/layer_order.cuh>
 #include <mk/moe/results.cuh>
@@ -61,8 +60,7 @@ struct MoeLayer {
   static_assert(Experts::kNodes == 1, "results travel over NVLink");
   static constexpr bool kQuantises = gemm::kScales<Config> == gemm::Scales::kBlock;
   static_assert(kQuantises == Config::ElementA::kIsPromoted, "hidden rows of e4m3 have scales of blocks");
-  static_assert(!kQuantises || (Up::Shape::kSplitsRows && Up::Shape::kTileCols == gemm::kScaleBlock && !Up::Shape::kRaggedCols),
-                "a warp has all columns of a block");
+  static_assert(!kQuantises || !Up::Shape::kRaggedCols, "the second product reads whole blocks");
 
   // A warp of a communication CTA: sends tokens. Warps are numbered over all communication CTAs: first the first warps
   // of all CTAs, then their second warps, and so on.
@@ -191,6 +189,7 @@ struct MoeLayer {
 
     MK_DEVICE u32 first() const { return load_shared(smem.row_begin(tile.expert)) + tile.row; }
     MK_DEVICE u8* line(u32 first, u32 row) const { return ctx.local_ptr(Workspace::hidden_rows(first + row)); }
+    MK_DEVICE u8* scales(u32 first, u32 row) const { return line(first, row) + kHiddenBytes; }
   };
   // The places of the rows of a tile with their tokens.
   struct ReturnedRows {
@@ -208,29 +207,14 @@ struct MoeLayer {
     if constexpr (kQuantises) tiles.again(tile);
     if (has_rows) {
       const HiddenRows rows{ctx, smem, tile};
-      if constexpr (kQuantises) store_quantised(rows, smem, tile, sum);
-      else Up::store_sums(args, smem, tile, tiles.place(), group, sum, [] { __syncwarp(); }, rows);
+      const auto sync = [] { __syncwarp(); };
+      if constexpr (kQuantises) Up::template store_quantised<typename Config::ElementA>(args, smem, tile, tiles.place(), group, sum, sync, rows);
+      else Up::store_sums(args, smem, tile, tiles.place(), group, sum, sync, rows);
     }
     __syncwarp();
     if (lane_index() != 0) return;
     const u32 part = tile.col * kMultiplyWarps + threadIdx.x / kWarp - kLoadWarps;
     store_release_gpu(ctx.local_ptr(Workspace::hidden_ready(row_tile(smem, tile), part)), ctx.mark());
-  }
-
-  // A warp: stores its hidden rows of a tile, and the scales of its rows.
-  static MK_DEVICE void store_quantised(const HiddenRows& rows, const Smem& smem, const ExpertTile& tile, Sum& sum) {
-#pragma unroll
-    for (u32 sub = 0; sub < Up::Shape::kGroupCols / gemm::kSubTile; ++sub) Epilogue::template apply<gemm::kSubTile>(sum, sub);
-    const auto hidden = sum.template part<gemm::kScaleBlock>(0);
-    const float scales[2] = {gemm::QuantisedRows::scale(hidden, 0), gemm::QuantisedRows::scale(hidden, 1)};
-    const u32 first = rows.first(), row = Up::first_row();
-    gemm::QuantisedRows::write(Up::output(smem), hidden, scales);
-    __syncwarp();
-    Up::template copy_lines<typename Config::ElementA>(rows, smem, tile, row, first, tile.col * gemm::kScaleBlock);
-    // The first two lanes of a quad store the scales of its two rows.
-    const u32 half = lane_index() % Fragment::kRowLanes, of_lane = row + Fragment::lane_row() + half * Fragment::kHalfRows;
-    if (half >= 2 || of_lane >= tile.rows) return;
-    store_word(rows.line(first, of_lane) + kHiddenBytes + Fp32::bytes(tile.col), as_bits(half == 0 ? scales[0] : scales[1]));
   }
 
   // A warpgroup: computes its part of a tile of the second product, and returns it to the tokens of its rows.

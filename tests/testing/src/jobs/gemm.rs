@@ -3,6 +3,7 @@
 pub mod buckets;
 pub mod cases;
 pub mod norm;
+pub mod quantised;
 
 use super::buffer::{Elements, SharedOperand, SharedResult, is_symmetric};
 use super::data::{CallData, is_right};

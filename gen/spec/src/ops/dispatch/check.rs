@@ -47,7 +47,8 @@ pub(crate) fn check(config: &DispatchConfig, world: u32, nodes: u32, found: &mut
     }
     config.check_limits(found);
     let sizes = [config.experts, config.top_k].map(Dim::fixed);
-    config.router.check(sizes, types.c, found);
+    config.router.check(sizes, config.dtype.of_results(), found);
+    check_results(config, found);
     found.require(
         !config.batch_invariant || config.split_k.is_none_or(|splits| splits == 1),
         Field::SPLIT_K,
@@ -71,6 +72,36 @@ pub(crate) fn check(config: &DispatchConfig, world: u32, nodes: u32, found: &mut
             Field::TILE_N,
             "64 columns of a warpgroup are no sub-tile each of gate and up",
             "use tile_n = 256 with tile_m = 64",
+        );
+    }
+}
+
+/// Checks scales of C, which a warp finds of the columns that it has.
+fn check_results(config: &DispatchConfig, found: &mut Diagnostics) {
+    if !config.quantises_results() {
+        return;
+    }
+    found.require(
+        config.op == DispatchOp::DispatchGemm,
+        Field::RESULT_SCALES,
+        || {
+            format!(
+                "the results of {} are sums of rows, which are not quantised",
+                config.op
+            )
+        },
+        "remove it",
+    );
+    let cols: u32 = if config.swiglu { 256 } else { 128 };
+    for (field, given, least) in [
+        (Field::TILE_M, config.tile_m, QUANTISING_TILE.m),
+        (Field::TILE_N, config.tile_n, cols),
+    ] {
+        found.require(
+            given.is_none_or(|given| given >= least),
+            field,
+            || format!("with result_scales, a tile has at least {} rows and {cols} columns of the weight", QUANTISING_TILE.m),
+            "remove it",
         );
     }
 }

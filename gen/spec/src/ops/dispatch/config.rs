@@ -4,7 +4,7 @@ use super::router::Router;
 use crate::arch::Tile;
 use crate::config::{Dim, Dtype, Field};
 use crate::diagnostic::Diagnostics;
-use crate::ops::gemm::{BLayout, Scales};
+use crate::ops::gemm::{BLayout, SCALE_BLOCK, Scales};
 use crate::options::op::Op;
 use crate::options::option::{OptionSpec, options};
 use crate::options::option_type::OptionType;
@@ -47,7 +47,7 @@ options! {
             /// Type of the elements of tokens, weights and C.
             ///
             /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite. With e4m3, weights are
-            /// `[columns, hidden]`, and C is bf16.
+            /// `[columns, hidden]`, and C is bf16 unless it has scales.
             #[among(Dtype::GEMM_FACTORS)]
             #[serde(default)]
             dtype: Dtype as =DTYPE,
@@ -62,6 +62,12 @@ options! {
             /// `silu(gate) · up`.
             #[serde(default)]
             swiglu: bool as =SWIGLU,
+            /// Whether C is e4m3 and 128 elements of a row of C share a scale (block). Only of `dispatch_gemm`.
+            ///
+            /// The kernel also writes `c_scales`, which the product of the rows with the next weights takes as its scales of rows.
+            #[among(Scales::OF_TILES)]
+            #[serde(default)]
+            result_scales: Scales as =RESULT_SCALES,
             /// The most rows that a rank's result can have; if absent, the most rows that the tokens of all ranks can
             /// make.
             #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,6 +120,20 @@ impl DispatchConfig {
     /// Whether the kernel turns hidden rows into elements with scales.
     pub(super) fn quantises(&self) -> bool {
         self.op == DispatchOp::MoeLayer && self.scales != Scales::None
+    }
+
+    /// Whether the kernel turns the rows of C into elements with scales.
+    #[must_use]
+    pub const fn quantises_results(&self) -> bool {
+        !matches!(self.result_scales, Scales::None)
+    }
+
+    /// Whether kernels can have tiles of this size. A warp of a kernel that quantises has whole blocks of columns of each of its rows.
+    pub(super) fn has_tile(&self, tile: Tile) -> bool {
+        let cols = tile.n / if self.swiglu { 2 } else { 1 };
+        (!self.quantises() || tile == QUANTISING_TILE)
+            && (!self.quantises_results()
+                || tile.m == QUANTISING_TILE.m && u64::from(cols) >= SCALE_BLOCK)
     }
 
     /// Whether tiles of this size may be divided into slices of K. With scales of blocks, the sums and products of a tile of 128x256

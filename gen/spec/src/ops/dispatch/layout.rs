@@ -6,7 +6,7 @@ use super::router::Router;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
 use crate::arch::Arch;
 use crate::config::Dtype;
-use crate::ops::gemm::operands::scale_args;
+use crate::ops::gemm::operands::{row_scale_args, scale_args};
 use crate::ops::gemm::{BLayout, SCALE_BLOCK, Scales};
 use crate::parts::id::{id_prefix, part};
 use crate::parts::network::common_args;
@@ -30,10 +30,11 @@ pub(super) fn id(op_plan: &DispatchPlan, arch: Arch, topology: Topology) -> Stri
         splits => format!("k{splits}"),
     };
     let swiglu = part(op_plan.config.swiglu, "_swiglu");
+    let results = part(op_plan.config.quantises_results(), "_e4m3_block");
     let invariant = part(op_plan.config.batch_invariant, "_invariant");
     let router = op_plan.config.router.id();
     format!(
-        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}{splits}_push{}b{}{chunks}{swiglu}{}{}{invariant}{router}",
+        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}{splits}_push{}b{}{chunks}{swiglu}{}{}{results}{invariant}{router}",
         id_prefix(op_plan.config.op, arch, topology),
         op_plan.max_rows,
         op_plan.config.b_layout,
@@ -105,6 +106,11 @@ pub(super) fn operands(op_plan: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
         ]);
     }
     operands.extend(scales(op_plan, local));
+    if op_plan.config.quantises_results() {
+        let blocks = shape.intermediate.div_ceil(SCALE_BLOCK);
+        let scales = matrix(Operand::CScales, op_plan.max_rows, blocks, Dtype::Fp32);
+        operands.push(scales.of_any_stride());
+    }
     operands
 }
 
@@ -224,6 +230,12 @@ pub(super) fn args(op_plan: &DispatchPlan, topology: Topology) -> ArgLayout {
         ("rank", ArgKind::Rank),
     ]);
     kinds.extend(scale_args(op_plan.config.scales));
+    let of_c = ("c_scales", "c_scales_row_bytes");
+    kinds.extend(row_scale_args(
+        Operand::CScales,
+        of_c,
+        op_plan.config.result_scales,
+    ));
     if op_plan.config.quantises() {
         kinds.extend([
             ("down_scales", ArgKind::Pointer(Operand::DownScales)),

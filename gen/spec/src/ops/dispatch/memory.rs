@@ -4,7 +4,6 @@ use super::op_plan::{DispatchPlan, FAULT_WORDS, TILE_BUFFERS};
 use crate::arch::ArchSpec;
 use crate::config::LINE_BYTES;
 use crate::ops::gemm::SLOT_BYTES;
-use crate::ops::gemm::op_plan::OUT_COLS;
 use crate::options::SMEM_ALIGN;
 use crate::parts::region::regions;
 use crate::plan::{Element, Region, Workspace};
@@ -46,9 +45,9 @@ impl Needs<'_> {
         self.op_plan.local_experts(self.world())
     }
 
-    /// Returns the bytes of the rows and columns of C that a warp stores at a time.
+    /// Returns the bytes of the rows and columns of C that a warp stores at a time: a line of each row.
     fn out_bytes(&self) -> u64 {
-        u64::from(16 * OUT_COLS) * self.op_plan.types().c.bytes()
+        u64::from(16 * LINE_BYTES)
     }
 
     fn packet_words(&self) -> u64 {

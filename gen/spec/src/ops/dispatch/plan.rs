@@ -13,7 +13,7 @@
 //!
 //! `internode` describes several nodes.
 
-use super::config::{DispatchConfig, DispatchOp, DispatchShape, QUANTISING_TILE, all_rows};
+use super::config::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
 use super::op_plan::{COPIES_AHEAD, DispatchPlan, InternodeDispatch};
 use super::roles::Roles;
 use super::{layout, memory, work};
@@ -57,7 +57,7 @@ pub(crate) fn plan(
             || config.tile_m.is_some_and(|m| m != tile.m)
             || config.tile_n.is_some_and(|n| n != tile.n)
             || config.swiglu && (tile.m, tile.n) == (64, 128)
-            || config.quantises() && tile != QUANTISING_TILE
+            || !config.has_tile(tile)
             || config.split_k.is_some_and(|splits| splits > 1) && !config.divides(tile);
         if is_out {
             continue;

@@ -31,7 +31,10 @@ impl DispatchConfig {
         DispatchTypes {
             tokens: self.dtype,
             weights: self.dtype,
-            c: self.dtype.of_results(),
+            c: match self.quantises_results() {
+                true => Dtype::E4m3,
+                false => self.dtype.of_results(),
+            },
             logits: match self.router.logits {
                 Some(dtype) => dtype,
                 None => self.dtype.of_results(),

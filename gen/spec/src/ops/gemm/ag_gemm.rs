@@ -215,10 +215,12 @@ fn args(
         ));
     }
     kinds.push(("b", maps::b_map(spec, tile)));
-    if core.cluster.is_none() {
+    // TMA stores full lines.
+    let by_tma = core.cluster.is_none() && spec.line_cols(tile) == spec.types().c.per_line();
+    if by_tma {
         kinds.push(("c", maps::c_map(spec, spec.all_rows())));
     }
-    if spec.takes_rows() || core.cluster.is_some() {
+    if spec.takes_rows() || !by_tma {
         kinds.extend(operands::c_address(spec));
     }
     if chunks.is_some() {

@@ -1,6 +1,7 @@
 //! The checks of a GEMM operator's configuration.
 
 use super::narrow;
+use super::scales::SCALE_BLOCK;
 use crate::config::{
     Activation, Dim, Dtype, Eps, Field, GemmConfig, GemmOp, Scales, Transfer, Tuning,
 };
@@ -27,11 +28,14 @@ pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Dia
     }
     config.check_limits(found);
     let types = config.types();
-    let results = [types.a.of_results(), Dtype::Fp32].map(Dtype::name);
-    check_word(types.c.name(), &results, Field::OUTPUT, found);
+    if let Some(output) = config.epilogue.output {
+        let results = [types.a.of_results(), Dtype::Fp32].map(Dtype::name);
+        check_word(output.name(), &results, Field::OUTPUT, found);
+    }
     narrow::check(found, config.dtype, config.scales, config.b_layout);
     check_sent_scales(found, config);
     check_norm(found, config, nodes);
+    check_result_scales(found, config);
     check_swiglu(found, config);
     found.require(
         !config.symmetric_result || config.op == GemmOp::GemmAr,
@@ -102,27 +106,15 @@ fn check_norm(found: &mut Diagnostics, config: &GemmConfig, nodes: u32) {
     let (op, epilogue) = (config.op, config.epilogue);
     epilogue.check_limits(found);
     if !epilogue.normalises() {
-        for (field, given) in [
-            (Field::EPS, epilogue.eps != Eps::default()),
-            (Field::RESULT_SCALES, epilogue.quantises()),
-        ] {
-            found.require(
-                !given,
-                field,
-                || format!("{op} has it only with a norm"),
-                "remove it, or add norm = \"rms\"",
-            );
-        }
+        found.require(
+            epilogue.eps == Eps::default(),
+            Field::EPS,
+            || format!("{op} has it only with a norm"),
+            "remove it, or add norm = \"rms\"",
+        );
         return;
     }
     epilogue.eps.check(found);
-    if epilogue.quantises() {
-        narrow::check_result_cols(
-            found,
-            config.n.fixed(),
-            config.types().partial.stride_step(),
-        );
-    }
     found.require(
         op.reduces(),
         Field::NORM,
@@ -130,6 +122,53 @@ fn check_norm(found: &mut Diagnostics, config: &GemmConfig, nodes: u32) {
         "remove it, or use gemm_ar",
     );
     check_limits_of_norms(found, config, nodes);
+}
+
+/// Checks scales of C. Without a norm, a CTA finds the scales of the columns that it has, which are no whole row.
+fn check_result_scales(found: &mut Diagnostics, config: &GemmConfig) {
+    let (op, epilogue, tuning) = (config.op, config.epilogue, &config.tuning);
+    if !epilogue.quantises() {
+        return;
+    }
+    let step = config.types().partial.stride_step();
+    narrow::check_result_cols(found, config.n.fixed(), step);
+    if epilogue.normalises() {
+        return;
+    }
+    found.require(
+        !op.reduces(),
+        Field::RESULT_SCALES,
+        || format!("{op} has it only with a norm"),
+        "remove it, or add norm = \"rms\"",
+    );
+    found.require(
+        epilogue.result_scales == Scales::Block || op.reduces(),
+        Field::RESULT_SCALES,
+        || "a CTA has a part of each row, and a scale of the row needs all of it".to_owned(),
+        "use result_scales = \"block\"",
+    );
+    found.require(
+        epilogue.output.is_none(),
+        Field::OUTPUT,
+        || "with result_scales, C is e4m3".to_owned(),
+        "remove it, or result_scales",
+    );
+    let cols = tuning.tile_n.map(|n| n / epilogue.weight_cols());
+    found.require(
+        cols.is_none_or(|cols| cols >= SCALE_BLOCK as u32),
+        Field::TILE_N,
+        || format!("a tile has fewer than the {SCALE_BLOCK} columns of C that share a scale"),
+        format!(
+            "use tile_n = {}",
+            SCALE_BLOCK as u32 * epilogue.weight_cols()
+        ),
+    );
+    found.require(
+        tuning.cluster != Some(true),
+        Field::CLUSTER,
+        || "the CTAs of a cluster complete fewer columns than share a scale".to_owned(),
+        "remove it, or result_scales",
+    );
 }
 
 /// Checks what a norm does not go together with.

@@ -117,9 +117,9 @@ options! {
             norm: Norm as =NORM,
             /// The number above 0 that the norm adds to the mean of squares.
             eps: Eps as =EPS,
-            /// The elements of a row of C that share a scale: all (row), or 128 (block). C is then e4m3; only with a norm.
+            /// The elements of a row of C that share a scale: all (row, only with a norm), or 128 (block). C is then e4m3.
             ///
-            /// The kernel also writes `c_scales`, which `gemm` and `ag_gemm` with the same `scales` take as `a_scales`.
+            /// The kernel also writes `c_scales`, which the next product with the same `scales` takes as `a_scales`.
             /// `residual_out` keeps its type.
             #[among(Scales::OF_ROWS)]
             result_scales: Scales as =RESULT_SCALES,
@@ -284,14 +284,20 @@ choices! {
 impl Epilogue {
     /// Whether rows are normalised.
     #[must_use]
-    pub fn normalises(&self) -> bool {
-        self.norm != Norm::None
+    pub const fn normalises(&self) -> bool {
+        !matches!(self.norm, Norm::None)
     }
 
-    /// Whether normalised rows become elements of e4m3 with scales.
+    /// Whether C has elements of e4m3 with scales.
     #[must_use]
-    pub fn quantises(&self) -> bool {
-        self.result_scales != Scales::None
+    pub const fn quantises(&self) -> bool {
+        !matches!(self.result_scales, Scales::None)
+    }
+
+    /// Whether the sums of a tile become elements of e4m3 with scales. No norm comes between.
+    #[must_use]
+    pub const fn quantises_sums(&self) -> bool {
+        self.quantises() && !self.normalises()
     }
 
     /// The number of columns of B that make one column of C.
@@ -344,7 +350,10 @@ impl GemmConfig {
             ),
             (epilogue.swiglu, "swiglu"),
             (epilogue.residual, "residual"),
-            (c != self.dtype.of_results(), c.name()),
+            (
+                c != self.dtype.of_results() && !epilogue.quantises(),
+                c.name(),
+            ),
             (epilogue.normalises(), epilogue.norm.name()),
             (epilogue.quantises(), Dtype::E4m3.name()),
             (epilogue.quantises(), epilogue.result_scales.name()),

@@ -5,6 +5,7 @@ use super::maps::stage_rows_a;
 use super::op_plan::{
     Cluster, GemmPlan, OUT_BUFFERS, OUT_BYTES, OUT_COLS, SLOT_BYTES, Split, TileOrder,
 };
+use super::scales::SCALE_BLOCK;
 use super::smem::{GemmSmem, Stages};
 use super::spec::GemmSpec;
 use crate::arch::{Arch, ArchSpec, Tile};
@@ -217,6 +218,9 @@ impl CoreLayout {
     /// The numbers of CTAs that may share a tile of the last round. The usual number comes first: 4 or 2, if the sub-tiles of C
     /// of a warpgroup divide evenly among the CTAs.
     ///
+    /// CTAs that quantise share tiles only if there is one round: otherwise ptxas finds no registers for the next products, and
+    /// serialises them.
+    ///
     /// If each call gives the rows, the last round can have any number of tiles. If a call never has more tiles than half of the
     /// CTAs, tiles are shared as usual. Otherwise at most two CTAs share a tile, in last rounds of few tiles.
     fn tail_splits(
@@ -228,6 +232,11 @@ impl CoreLayout {
     ) -> Vec<u32> {
         let subs = spec.group_cols(self.tile) / OUT_COLS;
         let asked = spec.tuning().split_k;
+        let may_have_rounds =
+            order.whole_tiles > 0 || spec.takes_rows() && 2 * order.slots > compute_ctas;
+        if may_have_rounds && spec.epilogue().quantises_sums() {
+            return vec![1];
+        }
         if let Some(granules) = spec.granules() {
             let most = match order.tail_tiles() {
                 _ if spec.takes_rows() && 2 * order.slots > compute_ctas => 2.min(compute_ctas),
@@ -272,12 +281,14 @@ fn powers_of_two(most: u32) -> Vec<u32> {
     powers.map(|exponent| 1 << exponent).collect()
 }
 
-/// Tiles of the architecture that the tuning allows, in which a warpgroup has whole sub-tiles of C.
+/// Tiles of the architecture that the tuning allows, in which a warpgroup has whole sub-tiles of C, and a tile has all columns
+/// that share a scale.
 pub(super) fn candidate_tiles(spec: GemmSpec<'_>, arch: Arch) -> impl Iterator<Item = Tile> {
     let (tuning, tiles) = (&spec.config.tuning, arch.spec().tiles.iter().copied());
     tiles.filter(move |tile| {
         tuning.tile_m.is_none_or(|m| m == tile.m)
             && tuning.tile_n.is_none_or(|n| n == tile.n)
             && spec.group_cols(*tile) >= OUT_COLS
+            && (!spec.epilogue().quantises_sums() || spec.tile_cols(*tile) >= SCALE_BLOCK as u32)
     })
 }

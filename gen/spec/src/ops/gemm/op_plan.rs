@@ -238,11 +238,11 @@ impl TileOrder {
         self.slots - self.whole_tiles
     }
 
-    /// Sub-tiles that a CTA completes if CTAs share the `subs` sub-tiles of a warpgroup in a tile of the last round. Some CTAs may
-    /// complete no sub-tile.
+    /// Sub-tiles that a CTA completes if CTAs share the `subs` sub-tiles of a warpgroup in a tile of the last round, of which a CTA
+    /// completes `together` at a time. Some CTAs may complete no sub-tile.
     #[must_use]
-    pub const fn completed_subs(&self, subs: u32) -> u32 {
-        subs.div_ceil(self.tail_splits)
+    pub const fn completed_subs(&self, subs: u32, together: u32) -> u32 {
+        subs.div_ceil(self.tail_splits).next_multiple_of(together)
     }
 
     /// Work tiles of the compute CTAs: whole tiles, then slices of K of the tiles of the last round. With one shot, each tile

@@ -47,8 +47,9 @@ pub(super) fn operands(spec: GemmSpec<'_>, a_rows: Extent, c_rows: Extent) -> Ve
     let addend = |operand, rows| OperandSpec::new(operand, rows, n, types.addend);
     let result = OperandSpec::new(Operand::C, c_rows, n, spec.config.result_dtype())
         .in_symmetric_memory(spec.config.symmetric_result);
-    // A norm writes elements of C while it reads other elements of its input, so C cannot replace the residual.
-    let result = match epilogue.normalises() {
+    // A norm writes elements of C while it reads other elements of its input, and elements of e4m3 are shorter than those of the
+    // residual. So C cannot replace the residual.
+    let result = match epilogue.normalises() || epilogue.quantises() {
         true => result,
         false => result.in_place_of(Operand::Residual),
     };
@@ -159,7 +160,10 @@ pub(super) fn epilogue_args(spec: GemmSpec<'_>) -> Vec<(&'static str, ArgKind)> 
         kinds.push(("y", ArgKind::Pointer(Operand::C)));
         kinds.push(("y_row_bytes", ArgKind::RowStrideBytes(Operand::C)));
     }
-    let place = ("y_scales", "y_scales_row_bytes");
+    let place = match spec.epilogue().normalises() {
+        true => ("y_scales", "y_scales_row_bytes"),
+        false => ("c_scales", "c_scales_row_bytes"),
+    };
     kinds.extend(row_scale_args(
         Operand::CScales,
         place,

@@ -29,6 +29,9 @@ impl Scales {
     /// The scales of a matrix whose rows are computed one by one.
     pub const OF_ROWS: [Self; 3] = [Self::None, Self::Row, Self::Block];
 
+    /// The scales of a matrix whose tiles are computed one by one.
+    pub const OF_TILES: [Self; 2] = [Self::None, Self::Block];
+
     /// The scales of a row of A with `k` columns, except one that all rows share.
     #[must_use]
     pub const fn of_row(self, k: u64) -> u64 {

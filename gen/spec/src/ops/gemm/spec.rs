@@ -1,7 +1,7 @@
 //! [`GemmSpec`]: a GEMM whose sizes are known, on all ranks.
 
 use super::config::{BLayout, Epilogue, GemmConfig, GemmOp, GemmShape, Tuning};
-use super::op_plan::Split;
+use super::op_plan::{OUT_COLS, Split};
 use super::types::GemmTypes;
 use crate::abi::Extent;
 use crate::arch::{Arch, Tile};
@@ -58,6 +58,16 @@ impl GemmSpec<'_> {
     /// Columns of C that a consumer warpgroup makes of a tile.
     pub const fn group_cols(&self, tile: Tile) -> u32 {
         Split::of(tile).group_cols(tile) / self.epilogue().weight_cols()
+    }
+
+    /// Columns of C in a line of an output buffer: the columns of a line, or all columns of a consumer warpgroup.
+    pub fn line_cols(&self, tile: Tile) -> u32 {
+        self.types().c.per_line().min(self.group_cols(tile))
+    }
+
+    /// Sub-tiles of a consumer warpgroup that one CTA completes together, since their columns lie in one line.
+    pub fn subs_together(&self, tile: Tile) -> u32 {
+        self.line_cols(tile).div_ceil(OUT_COLS)
     }
 
     pub const fn types(&self) -> GemmTypes {

@@ -12,7 +12,7 @@ pub struct GemmTypes {
     pub b: Dtype,
     /// The type of partial sums that ranks exchange.
     pub partial: Dtype,
-    /// The type of sums after the epilogue: of C, or of the new residual if rows are normalised.
+    /// The type of results of the epilogue: of C, or of the new residual if rows are normalised.
     pub c: Dtype,
     /// The type of the bias, the residual and the weight of a norm.
     pub addend: Dtype,
@@ -36,6 +36,7 @@ impl GemmConfig {
             b: dtype,
             partial: result,
             c: match self.epilogue.output {
+                _ if self.epilogue.quantises_sums() => Dtype::E4m3,
                 Some(output) => output,
                 None => result,
             },

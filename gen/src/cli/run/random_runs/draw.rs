@@ -144,6 +144,7 @@ fn gemm(random: &mut Draws, op: GemmOp) -> GemmConfig {
     let normalises = op.reduces() && random.once_in(4);
     let with_epilogue = random.once_in(2);
     let swiglu = !op.reduces() && random.once_in(3);
+    let quantises_sums = !op.reduces() && random.once_in(4);
     let epilogue = Epilogue {
         swiglu,
         bias: with_epilogue && random.once_in(2),
@@ -152,13 +153,14 @@ fn gemm(random: &mut Draws, op: GemmOp) -> GemmConfig {
             true => random.one_of(&Activation::ALL),
             false => Activation::None,
         },
-        output: match with_epilogue && !normalises {
+        output: match with_epilogue && !normalises && !quantises_sums {
             true => random.one_of(&[None, Some(Dtype::Fp32)]),
             false => None,
         },
         norm: if normalises { Norm::Rms } else { Norm::None },
         result_scales: match normalises {
             true => random.one_of(&Scales::OF_ROWS),
+            false if quantises_sums => Scales::Block,
             false => Scales::None,
         },
         ..Epilogue::default()
@@ -181,7 +183,11 @@ fn gemm(random: &mut Draws, op: GemmOp) -> GemmConfig {
         epilogue,
         tuning: Tuning {
             tile_m: random.perhaps(&[64, 128]),
-            tile_n: random.perhaps(if swiglu { &[256] } else { &[64, 128, 256] }),
+            tile_n: random.perhaps(match (swiglu, quantises_sums) {
+                (true, _) => &[256],
+                (false, true) => &[128, 256],
+                (false, false) => &[64, 128, 256],
+            }),
             shots: random.perhaps(&[1, 2]).filter(|_| op.reduces()),
             split_k: random.perhaps(&[1, 2, 3]),
             ..Tuning::default()
@@ -278,16 +284,25 @@ fn routes(random: &mut Draws, world: u32) -> (Dim, Dim, Dim, Option<u32>) {
 fn dispatch(random: &mut Draws, world: u32) -> DispatchConfig {
     let (experts, top_k, max_tokens, max_rows) = routes(random, world);
     let dtype = random.dtype(&Dtype::GEMM_FACTORS);
+    let quantises = random.once_in(3);
     DispatchConfig {
         experts,
         top_k,
         max_tokens,
         max_rows,
         hidden: random.depth(200, dtype),
-        intermediate: random.cols(200),
+        intermediate: match quantises {
+            true => random.depth(200, Dtype::E4m3),
+            false => random.cols(200),
+        },
         b_layout: random.b_layout(dtype),
         swiglu: random.once_in(2),
-        tile_m: random.perhaps(&[64, 128]),
+        result_scales: if quantises {
+            Scales::Block
+        } else {
+            Scales::None
+        },
+        tile_m: random.perhaps(if quantises { &[128] } else { &[64, 128] }),
         split_k: random.perhaps(&[1, 2]),
         scales: random.scales(dtype, 1),
         dtype,

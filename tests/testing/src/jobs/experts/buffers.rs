@@ -6,7 +6,9 @@ use crate::lab::Failure;
 use mkernel::Operand;
 use mkernel::cudarc::driver::sys::CUstreamCaptureStatus;
 use mkernel::cudarc::driver::{CudaSlice, CudaStream, DriverError};
+use mkernel::float8::F8E4M3;
 use mkernel::spec::Op;
+use mkernel::spec::plan::SCALE_BLOCK;
 use mkernel::{Call, Error, Operator};
 use std::sync::Arc;
 
@@ -48,9 +50,42 @@ pub struct Buffers<E: ResultElement> {
     topk_ids: CudaSlice<i32>,
     topk_weights: CudaSlice<f32>,
     rows: CudaSlice<E::OfResults>,
+    quantised: Option<QuantisedRows>,
     expert_offsets: CudaSlice<i32>,
     row_indices: CudaSlice<i32>,
     sums: CudaSlice<E::OfResults>,
+}
+
+/// Rows of e4m3 in device memory. An element times its scale is NaN unless both have been written.
+struct QuantisedRows {
+    elements: CudaSlice<F8E4M3>,
+    scales: CudaSlice<f32>,
+    cols: usize,
+}
+
+impl QuantisedRows {
+    fn new(stream: &Arc<CudaStream>, layer: &Layer, elems: usize) -> Result<Self, DriverError> {
+        let cols = layer.intermediate as usize;
+        let scales = elems / cols * cols.div_ceil(SCALE_BLOCK as usize);
+        Ok(Self {
+            elements: stream.clone_htod(&vec![F8E4M3::ONE; elems])?,
+            scales: stream.clone_htod(&vec![f32::NAN; scales])?,
+            cols,
+        })
+    }
+
+    /// Downloads the elements times their scales.
+    fn values(&self, stream: &Arc<CudaStream>) -> Result<Vec<f32>, DriverError> {
+        let scales = stream.clone_dtoh(&self.scales)?;
+        let elements = stream.clone_dtoh(&self.elements)?;
+        let blocks = elements
+            .chunks(self.cols)
+            .flat_map(|row| row.chunks(SCALE_BLOCK as usize));
+        let values = blocks
+            .zip(scales)
+            .flat_map(|(block, scale)| block.iter().map(move |x| x.to_f32() * scale));
+        Ok(values.collect())
+    }
 }
 
 /// The weights of a rank's experts in device memory, and the scales of the weights, if any.
@@ -78,8 +113,14 @@ impl<E: ResultElement> Weights<E> {
 
 impl<E: ResultElement> Buffers<E> {
     /// Allocates the operands and uploads their contents.
-    pub fn new(stream: &Arc<CudaStream>, values: &OperandValues) -> Result<Self, DriverError> {
+    pub fn new(
+        stream: &Arc<CudaStream>,
+        layer: &Layer,
+        values: &OperandValues,
+    ) -> Result<Self, DriverError> {
+        let quantised = || QuantisedRows::new(stream, layer, values.rows.len());
         Ok(Self {
+            quantised: layer.quantises.then(quantised).transpose()?,
             tokens: stream.clone_htod(&elements::<E>(&values.tokens))?,
             a_scales: upload_scales(stream, &values.a_scales)?,
             logits: match values.logits.as_slice() {
@@ -154,8 +195,13 @@ impl<E: ResultElement> Buffers<E> {
             };
             return enqueue(call.write(Operand::C, &mut self.sums), stream);
         }
+        let call = match &mut self.quantised {
+            Some(rows) => call
+                .write(Operand::C, &mut rows.elements)
+                .write(Operand::CScales, &mut rows.scales),
+            None => call.write(Operand::C, &mut self.rows),
+        };
         let call = call
-            .write(Operand::C, &mut self.rows)
             .write(Operand::ExpertOffsets, &mut self.expert_offsets)
             .write(Operand::RowIndices, &mut self.row_indices);
         enqueue(call, stream)
@@ -184,7 +230,7 @@ impl<E: ResultElement> Buffers<E> {
 
     /// Enqueues a call of `combine`, if the layer needs one.
     pub fn combine(&mut self, stream: &Arc<CudaStream>, operator: &Operator) -> Result<(), Error> {
-        if operator.plan().spec.op() == Op::MoeLayer {
+        if operator.plan().spec.op() == Op::MoeLayer || self.quantised.is_some() {
             return Ok(());
         }
         let call = operator
@@ -207,7 +253,10 @@ impl<E: ResultElement> Buffers<E> {
             topk_weights: stream.clone_dtoh(&self.topk_weights)?,
             row_indices: stream.clone_dtoh(&self.row_indices)?,
             expert_offsets: stream.clone_dtoh(&self.expert_offsets)?,
-            rows: floats(&self.rows)?,
+            rows: match &self.quantised {
+                Some(rows) => rows.values(stream)?,
+                None => floats(&self.rows)?,
+            },
             sums: floats(&self.sums)?,
         })
     }

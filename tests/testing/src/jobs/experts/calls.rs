@@ -13,7 +13,7 @@ use mkernel::{Communicator, Operator};
 use std::time::Duration;
 
 impl Layer {
-    /// Makes all calls of one rank, and returns the bits of the sums if all results are right.
+    /// Makes all calls of one rank, and returns the bits of the sums, or of rows of e4m3 times their scales, if all results are right.
     pub(super) fn rank(&self, ranks: &Communicator) -> Result<ResultBits, Failure> {
         let rank = ranks.rank() as usize;
         ranks.set_timeout(deadline(self.edits.is_empty()));
@@ -57,14 +57,18 @@ impl Layer {
             // A whole layer returns no places, and the caller often passes the choices.
             let places = places.into_iter().filter(|_| !self.is_whole);
             let choices = choices.into_iter().filter(|_| self.router.chooses());
+            let sums = sums.into_iter().filter(|_| !self.quantises);
             for (what, is_right) in places.chain(choices).chain(sums) {
                 if !is_right {
                     return Err(format!("rank {rank}, call {index}: wrong {what}").into());
                 }
             }
         }
-        let sums = got.iter().flat_map(|got| &got.sums);
-        Ok(sums.map(|sum| sum.to_bits()).collect())
+        let results = got.iter().flat_map(|got| match self.quantises {
+            true => &got.rows,
+            false => &got.sums,
+        });
+        Ok(results.map(|x| x.to_bits()).collect())
     }
 
     /// Launches all calls of `dispatch_gemm` and then all calls of `combine`. If the pattern is out of step, the rank
@@ -79,10 +83,8 @@ impl Layer {
         let weights = Weights::<E>::new(&stream, self, rank as usize)?;
         let mut buffers = Vec::new();
         for index in 0..self.calls.len() {
-            buffers.push(Buffers::<E>::new(
-                &stream,
-                &self.values(index, rank as usize),
-            )?);
+            let values = self.values(index, rank as usize);
+            buffers.push(Buffers::<E>::new(&stream, self, &values)?);
         }
         stream.synchronize()?;
         let mut delays = u64::from(rank);
@@ -129,7 +131,7 @@ impl Layer {
         let stream = ranks.context().new_stream()?;
         let rank = ranks.rank() as usize;
         let weights = Weights::<E>::new(&stream, self, rank)?;
-        let mut all = Buffers::<E>::new(&stream, &self.values(0, rank))?;
+        let mut all = Buffers::<E>::new(&stream, self, &self.values(0, rank))?;
         stream.synchronize()?;
         let graph = Graph::capture(ranks, &stream, || {
             all.dispatch(&stream, dispatch, &weights)?;

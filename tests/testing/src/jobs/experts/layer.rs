@@ -48,6 +48,8 @@ pub struct Layer {
     pub nk: bool,
     /// Whether the result is `silu(gate) * up` of two products.
     pub swiglu: bool,
+    /// Whether `dispatch_gemm` makes rows of e4m3 with scales, which no `combine` returns.
+    pub quantises: bool,
     /// Whether one operator, `moe_layer`, makes the whole layer, with a down projection.
     pub is_whole: bool,
     /// The choice of experts by the kernel.
@@ -96,6 +98,7 @@ impl Layer {
             scales: Scales::None,
             nk: false,
             swiglu: false,
+            quantises: false,
             is_whole: false,
             router: Router::default(),
             tile: Some((64, 128)),
@@ -171,6 +174,10 @@ impl Layer {
             scales: self.scales,
             b_layout: if self.nk { BLayout::Nk } else { BLayout::Kn },
             swiglu: self.swiglu,
+            result_scales: match self.quantises {
+                true => Scales::Block,
+                false => Scales::None,
+            },
             router: self.router,
             max_rows: self.max_rows,
             tile_m: self.tile.map(|tile| tile.0),

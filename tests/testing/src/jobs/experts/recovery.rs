@@ -45,7 +45,7 @@ impl Layer {
         let stream = ranks.context().new_stream()?;
         let rank = ranks.rank() as usize;
         let weights = Weights::<bf16>::new(&stream, self, rank)?;
-        let mut first = Buffers::<bf16>::new(&stream, &self.values(0, rank))?;
+        let mut first = Buffers::<bf16>::new(&stream, self, &self.values(0, rank))?;
         if invalid.in_combine {
             first.dispatch(&stream, &dispatch, &weights)?;
             if rank == 0 {
@@ -83,7 +83,7 @@ impl Layer {
             let stream = ranks.context().new_stream()?;
             let rank = ranks.rank() as usize;
             let weights = Weights::<bf16>::new(&stream, self, rank)?;
-            let mut call = Buffers::<bf16>::new(&stream, &self.values(0, rank))?;
+            let mut call = Buffers::<bf16>::new(&stream, self, &self.values(0, rank))?;
             call.dispatch(&stream, &dispatch, &weights)?;
             ranks.synchronize(&stream)?;
             if rank == 0 {
@@ -111,7 +111,7 @@ impl Layer {
     ) -> Result<(), Failure> {
         let rank = ranks.rank() as usize;
         let weights = Weights::<bf16>::new(stream, self, rank)?;
-        let mut second = Buffers::<bf16>::new(stream, &self.values(1, rank))?;
+        let mut second = Buffers::<bf16>::new(stream, self, &self.values(1, rank))?;
         second.dispatch(stream, dispatch, &weights)?;
         second.combine(stream, combine)?;
         ranks.synchronize(stream)?;

@@ -113,8 +113,8 @@ impl Layer {
 
     /// Returns whether all rows, sums and partial sums are exact, or else whether the reference rounds as kernels do.
     pub fn is_exact(&self) -> bool {
-        // The reference quantises hidden rows as kernels do, and adds up results in the same order.
-        if self.is_whole && self.scales != Scales::None {
+        // The reference quantises rows as kernels do, and adds up results in the same order.
+        if self.quantises || self.is_whole && self.scales != Scales::None {
             return true;
         }
         self.calls.iter().enumerate().all(|(index, call)| {
@@ -262,7 +262,8 @@ impl Layer {
                         row_indices[token * self.top_k as usize + entry] = row_index as i32;
                     }
                     if is_here {
-                        rows.extend(self.product(index, (source, token), expert));
+                        let row = self.product(index, (source, token), expert);
+                        rows.extend(if self.quantises { quantised(&row) } else { row });
                     }
                     row += 1;
                 }

@@ -147,7 +147,8 @@ impl<'a> Search<'a> {
             let asked = self.spec.tuning().cluster;
             let through_l2 = (asked != Some(true)).then(|| self.core.clone());
             // Clusters have not been measured where C has several rows of tiles.
-            let may_cluster = asked.unwrap_or(order.row_tiles == 1);
+            let may_cluster =
+                asked.unwrap_or(order.row_tiles == 1) && !self.spec.epilogue().quantises_sums();
             let cluster = may_cluster.then(|| self.in_clusters(&order, comm_ctas));
             (through_l2.into_iter().chain(cluster.flatten())).map(move |core| (core, order.clone()))
         };

@@ -24,8 +24,9 @@ pub(crate) const fn group_subs(tile: Tile) -> u32 {
 }
 
 /// Whether all CTAs that share a tile complete equal numbers of its sub-tiles.
-const fn is_even(spec: GemmSpec<'_>, tile: Tile, order: &TileOrder) -> bool {
-    (spec.group_cols(tile) / OUT_COLS).is_multiple_of(order.tail_splits)
+fn is_even(spec: GemmSpec<'_>, tile: Tile, order: &TileOrder) -> bool {
+    let units = spec.group_cols(tile) / OUT_COLS / spec.subs_together(tile);
+    units.is_multiple_of(order.tail_splits)
 }
 
 /// The time in which the CTAs that share a tile exchange their sums through L2, µs. Only rows of C are exchanged.
@@ -40,7 +41,7 @@ fn exchange_us(spec: GemmSpec<'_>, tile: Tile, order: &TileOrder, costs: &CostTa
     let subs = group_subs(tile);
     // The sub-tiles of sums of one sub-tile of C are completed together.
     let together = spec.epilogue().weight_cols();
-    let completed = order.completed_subs(subs / together) * together;
+    let completed = order.completed_subs(subs / together, spec.subs_together(tile)) * together;
     let sum_bytes = sum_bytes(tile, spec.shape);
     let stored = if splits > subs / completed {
         sum_bytes

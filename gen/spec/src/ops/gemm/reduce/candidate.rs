@@ -37,7 +37,7 @@ pub(super) fn collect_unroll(spec: GemmSpec<'_>, on_peers: bool) -> u32 {
 pub(super) fn partial_subs(spec: GemmSpec<'_>, core: &CoreLayout, order: &TileOrder) -> u32 {
     let sub_bytes = OUT_ROWS * OUT_COLS * spec.types().partial.bytes() as u32;
     let held = core.tile.m.max(core.tile.n) * LINE_BYTES / sub_bytes / core.arch.groups;
-    held.min(order.completed_subs(core.group_n() / OUT_COLS))
+    held.min(order.completed_subs(core.group_n() / OUT_COLS, 1))
 }
 
 pub(super) fn candidate(

@@ -1,7 +1,7 @@
 //! The rows of experts, and the sums of their outputs per token.
 
 use super::router::Chosen;
-use super::sums::size;
+use super::sums::{size, with_scales};
 use super::{Element, Job, adding, rounding};
 use mkernel::Operand;
 use mkernel::spec::{BLayout, CombineConfig, DispatchConfig, Dtype, Scales};
@@ -18,7 +18,11 @@ pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Elem
     let max_rows = config.max_rows.map_or(most, |rows| most.min(rows as usize));
     let product = product_of(job, config, rank);
     let is_narrow = config.dtype == Dtype::E4m3;
-    let dtype = if is_narrow { Dtype::Bf16 } else { config.dtype };
+    let dtype = match config.dtype {
+        _ if config.quantises_results() => Dtype::Fp32,
+        _ if is_narrow => Dtype::Bf16,
+        dtype => dtype,
+    };
     let mut rows = Vec::new();
     let mut offsets = vec![Some((0.0, 0.0))];
     let chosen = Chosen::of(job, config);
@@ -47,9 +51,15 @@ pub fn dispatch(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Elem
             }
         }
     }
-    rows.resize(max_rows * cols, None);
+    let mut c = with_scales(vec![rows], cols, config.result_scales);
+    for (of_rows, cols) in c.iter_mut().zip([cols, cols.div_ceil(128)]) {
+        of_rows.resize(max_rows * cols, None);
+    }
+    let scales = c.split_off(1);
     let mut results = chosen.written(job, config, rank);
-    results.extend([rows, offsets, row_indices]);
+    results.extend(c);
+    results.extend([offsets, row_indices]);
+    results.extend(scales);
     results
 }
 

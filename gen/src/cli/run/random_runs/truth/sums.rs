@@ -77,9 +77,13 @@ pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
             });
         }
     }
+    let sums = match epilogue.quantises_sums() {
+        true => Dtype::Fp32,
+        false => dtype,
+    };
     let results = finished(
         c,
-        (n, epilogue.output.unwrap_or(dtype)),
+        (n, epilogue.output.unwrap_or(sums)),
         epilogue.norm,
         f64::from(epilogue.eps.value()),
         &job.floats(Operand::Weight, rank),
@@ -188,7 +192,7 @@ pub fn collective(job: &Job, config: &CollectiveConfig, rank: usize) -> Vec<Vec<
 }
 
 /// Quantises the first of `results`, rows of `n` normalised elements, and appends their scales, if there are scales.
-fn with_scales(mut results: Vec<Vec<Element>>, n: usize, scales: Scales) -> Vec<Vec<Element>> {
+pub fn with_scales(mut results: Vec<Vec<Element>>, n: usize, scales: Scales) -> Vec<Vec<Element>> {
     let share = match scales {
         Scales::None | Scales::Tensor => return results,
         Scales::Row => n,
