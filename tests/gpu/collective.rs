@@ -341,7 +341,8 @@ fn norms_of_products_are_right() {
     }
 }
 
-fn spec_of_product(job: &GemmJob) -> SizedSpec {
+/// Returns the specification of a job's kernel.
+pub fn spec_of_product(job: &GemmJob) -> SizedSpec {
     let spec = SizedSpec::for_sizes(job.kernel(), job.shape);
     spec.unwrap_or_else(|error| panic!("{:?}: {error}", job.config))
 }

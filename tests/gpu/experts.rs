@@ -68,10 +68,21 @@ fn layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
         ("slices", slices(world, nodes)),
         ("SwiGLU", swiglu(world, nodes)),
         ("SwiGLU of fp16", fp16(swiglu(world, nodes))),
+    ]
+}
+
+/// Returns layers with tokens or results of e4m3.
+fn layers_of_e4m3(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
+    vec![
         ("tensors of e4m3", e4m3(world, nodes, Scales::Tensor)),
         ("rows of e4m3", e4m3(world, nodes, Scales::Row)),
         ("blocks of e4m3", e4m3(world, nodes, Scales::Block)),
         ("SwiGLU of e4m3", swiglu_of_e4m3(world, nodes)),
+        ("results of e4m3", quantising(swiglu(world, nodes))),
+        (
+            "results of e4m3 of SwiGLU of e4m3",
+            quantising(swiglu_of_e4m3(world, nodes)),
+        ),
     ]
 }
 
@@ -95,15 +106,24 @@ fn whole_layers(world: u32) -> Vec<(&'static str, Layer)> {
 
 /// Returns all layers that are possible on `nodes` nodes.
 fn all_layers(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
+    let sent = [layers(world, nodes), layers_of_e4m3(world, nodes)].concat();
     match nodes {
-        1 => [layers(world, nodes), whole_layers(world)].concat(),
-        _ => layers(world, nodes),
+        1 => [sent, whole_layers(world)].concat(),
+        _ => sent,
     }
 }
 
 fn fp16(layer: Layer) -> Layer {
     Layer {
         dtype: Dtype::Fp16,
+        ..layer
+    }
+}
+
+/// Returns the layer with rows of e4m3.
+fn quantising(layer: Layer) -> Layer {
+    Layer {
+        quantises: true,
         ..layer
     }
 }

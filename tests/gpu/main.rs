@@ -29,6 +29,7 @@ mod operands;
 mod overlap;
 mod prepare;
 mod processes;
+mod quantised;
 mod ranks;
 mod rebuild;
 mod rows;

@@ -37,6 +37,7 @@ pub const KERNELS: &[Kernel<Layer>] = &[
     ("whole_ahead", whole_ahead),
     ("whole_of_e4m3", whole_of_e4m3),
     ("short_whole_of_e4m3", short_whole_of_e4m3),
+    ("rows_of_e4m3", rows_of_e4m3),
     ("from_logits", from_logits),
 ];
 
@@ -307,6 +308,14 @@ fn short_whole_of_e4m3() -> Layer {
     (layer.hidden, layer.intermediate, layer.tile) = (64, 128, None);
     (layer.sms, layer.skew) = (1, 100);
     layer.mixed([&[24], &[24], &[24]])
+}
+
+/// Rows of e4m3 with two blocks of a warp, and columns that C does not have.
+fn rows_of_e4m3() -> Layer {
+    let mut layer = Layer::new(2, 4, 2, 70);
+    (layer.hidden, layer.intermediate, layer.tile) = (64, 272, Some((128, 256)));
+    layer.quantises = true;
+    layer.mixed([&[70, 70], &[1, 70], &[70, 0]])
 }
 
 /// Each CTA chooses the experts of several tokens, a warp for each token.

@@ -9,6 +9,7 @@ mod epilogue;
 mod experts;
 mod nodes;
 mod norms;
+mod quantised;
 mod reduce;
 mod rows;
 mod scales;
@@ -70,6 +71,7 @@ fn all_targets() -> Vec<Target> {
         targets("buckets", buckets::KERNELS),
         targets("norms", norms::KERNELS),
         targets("norms_of_products", norms::OF_PRODUCTS),
+        targets("quantised", quantised::KERNELS),
         targets("experts", experts::KERNELS),
     ];
     families.into_iter().flatten().collect()

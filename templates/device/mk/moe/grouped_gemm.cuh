@@ -7,15 +7,13 @@
 #include <mk/copy.cuh>
 #include <mk/gemm/mainloop.cuh>
 #include <mk/gemm/quantised_rows.cuh>
-#include <mk/gemm/store.cuh>
 #include <mk/moe/expert_scales.cuh>
+#include <mk/moe/output_rows.cuh>
 #include <mk/moe/tile_scheduler.cuh>
 #include <mk/moe/tokens.cuh>
 
 namespace mk::moe {
 
-constexpr u32 kLoadWarps = 4;
-constexpr u32 kMultiplyWarps = kGroups * kWarpgroupWarps;
 constexpr u32 kRowVectors = kLineBytes / kVecBytes;  // vectors of a row of a stage
 
 template <class Config>
@@ -25,9 +23,8 @@ concept GroupedGemmConfig = GroupedConfig<Config> && gemm::MainloopConfig<Config
 };
 
 template <class Smem>
-concept GroupedSmem = gemm::MainloopSmem<Smem> && TileSmem<Smem> && requires(const Smem smem, u32 row, u32 warp) {
+concept GroupedSmem = gemm::MainloopSmem<Smem> && TileSmem<Smem> && OutputSmem<Smem> && requires(const Smem smem, u32 row) {
   smem.row_address(row);  // the address of a row of the tile in global memory, or 0
-  smem.out(warp);         // 16 rows of 64 columns, for a warp that multiplies
 };
 
 // Args: the tensor map b of the weights, and C.
@@ -45,6 +42,7 @@ struct GroupedGemm {
   using ElementC = typename Config::ElementC;
   using Mainloop = gemm::Mainloop<Config, Smem, Shape>;
   using Places = ExpertScales<Config, Args, Smem, Shape, Weights>;
+  using Output = OutputRows<Config, Smem, Shape>;
   static constexpr bool kHasRowScales = gemm::kHasRowScales<Config>;
   static_assert(!kHasRowScales || RowScaleSmem<Smem>);
   using Scheduler = TileScheduler<Config, Workspace, Smem, ExpertOrder<Config, Workspace, Smem, Shape>>;
@@ -315,7 +313,7 @@ struct GroupedGemm {
 #pragma unroll
     for (u32 sub = 0; sub < Shape::kGroupCols / gemm::kSubTile; ++sub) {
       Epilogue::template apply<gemm::kSubTile>(sum, sub);
-      store_rows(rows, smem, tile, first_row(), col + sub * gemm::kSubTile, sum.template part<gemm::kSubTile>(sub), sync);
+      Output::template store<ElementC>(rows, smem, tile, first_row(), col + sub * gemm::kSubTile, sum.template part<gemm::kSubTile>(sub), sync);
     }
   }
 
@@ -337,9 +335,9 @@ struct GroupedGemm {
       const auto own = sum.template part<gemm::kScaleBlock>(index);
       const float scales[2] = {Quantise::scale(Block::greatest(own, 0)), Quantise::scale(Block::greatest(own, 1))};
       sync();
-      Block::write(output(smem), own, scales);
+      Block::write(Output::memory(smem), own, scales);
       sync();
-      copy_lines<E>(rows, smem, tile, row, first, block * gemm::kScaleBlock);
+      Output::template copy_lines<E>(rows, smem, tile, row, first, block * gemm::kScaleBlock);
       Block::store_scales(scales, max(tile.rows, row) - row,
                           [&](u32 of_warp) { return rows.scales(first, row + of_warp) + Fp32::bytes(block); });
     }
@@ -383,34 +381,6 @@ struct GroupedGemm {
       } else {
         tma_load_3d(stage + at * Shape::kRowBytes, weights, full, k, col, tile.expert);
       }
-    }
-  }
-
-  // A warp: stores its 16 rows of a sub-tile, which begin at row `first` of the tile, to `rows`.
-  template <class Sync, class Rows>
-  static MK_DEVICE void store_rows(const Rows& rows, const Smem& smem, const ExpertTile& tile, u32 first, u32 col,
-                                   gemm::SubTile sum, const Sync& sync) {
-    const u32 first_of_tile = rows.first();
-    sync();
-    gemm::write_rows<ElementC>(output(smem), sum);
-    sync();
-    copy_lines<ElementC>(rows, smem, tile, first, first_of_tile, col);
-  }
-
-  // The memory of a warp for 16 lines of the 128-byte swizzle, on their way to `rows`.
-  static MK_DEVICE u32 output(const Smem& smem) { return smem.out(threadIdx.x / kWarp - kLoadWarps); }
-
-  // A warp: copies these lines, of elements E from column `col` on, to its rows of the tile, from row `first` on.
-  template <class E, class Rows>
-  static MK_DEVICE void copy_lines(const Rows& rows, const Smem& smem, const ExpertTile& tile, u32 first, u32 first_of_tile,
-                                   u32 col) {
-    const u32 lane = lane_index(), out = output(smem), at = col + lane % 8 * E::kPerVec;
-#pragma unroll
-    for (u32 i = 0; i < 4; ++i) {
-      const u32 row = i * 4 + lane / 8;
-      if (first + row >= tile.rows || (Shape::kRaggedCols && at >= Config::kCols)) continue;
-      u8* line = rows.line(first_of_tile, first + row);
-      store_vec16(line + E::bytes(at), load_shared_vec16(out + row * kLineBytes + (lane % 8 ^ row % 8) * 16));
     }
   }
 };

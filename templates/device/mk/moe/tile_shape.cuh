@@ -4,6 +4,9 @@
 
 namespace mk::moe {
 
+constexpr u32 kLoadWarps = 4;  // come before the warps that multiply
+constexpr u32 kMultiplyWarps = kGroups * kWarpgroupWarps;
+
 template <class Config>
 concept GroupedConfig = gemm::TileConfig<Config> && requires {
   Config::kHidden;     // elements of a token

@@ -136,10 +136,11 @@ impl DispatchConfig {
                 || tile.m == QUANTISING_TILE.m && u64::from(cols) >= SCALE_BLOCK)
     }
 
-    /// Whether tiles of this size may be divided into slices of K. With scales of blocks, the sums and products of a tile of 128x256
-    /// leave no registers for the bounds of a slice.
+    /// Whether tiles of this size may be divided into slices of K. With scales of blocks, tiles of 128x256 leave no registers for the
+    /// bounds of a slice. ptxas serialises products of two-byte elements if sums over slices are quantised.
     pub(super) fn divides(&self, tile: Tile) -> bool {
-        self.scales != Scales::Block || tile != Tile { m: 128, n: 256 }
+        (self.scales != Scales::Block || tile != Tile { m: 128, n: 256 })
+            && (!self.quantises_results() || self.dtype.bytes() == 1)
     }
 }
 

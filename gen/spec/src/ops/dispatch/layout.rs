@@ -1,6 +1,6 @@
 //! The name and the arguments of kernels of `dispatch_gemm` and `moe_layer`.
 
-use super::config::DispatchShape;
+use super::config::{DispatchConfig, DispatchShape};
 use super::op_plan::DispatchPlan;
 use super::router::Router;
 use crate::abi::{ArgKind, ArgLayout, Extent, Operand, OperandSpec, Source, Stride, TensorMapSpec};
@@ -106,12 +106,17 @@ pub(super) fn operands(op_plan: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
         ]);
     }
     operands.extend(scales(op_plan, local));
-    if op_plan.config.quantises_results() {
-        let blocks = shape.intermediate.div_ceil(SCALE_BLOCK);
-        let scales = matrix(Operand::CScales, op_plan.max_rows, blocks, Dtype::Fp32);
-        operands.push(scales.of_any_stride());
-    }
+    operands.extend(result_scales(op_plan));
     operands
+}
+
+/// The scales of C.
+fn result_scales(op_plan: &DispatchPlan) -> Option<OperandSpec> {
+    op_plan.config.quantises_results().then(|| {
+        let rows = Extent::Fixed(op_plan.max_rows);
+        let blocks = op_plan.shape.intermediate.div_ceil(SCALE_BLOCK);
+        OperandSpec::new(Operand::CScales, rows, blocks, Dtype::Fp32).of_any_stride()
+    })
 }
 
 /// The scales of tokens, and the scales of the weights of this rank's `local` experts.
@@ -184,6 +189,23 @@ const fn chosen(router: &Router, operand: Operand) -> ArgKind {
     }
 }
 
+/// The addresses of the scales of tokens, of weights and of C.
+fn all_scale_args(config: &DispatchConfig) -> Vec<(&'static str, ArgKind)> {
+    let mut kinds = scale_args(config.scales);
+    let of_c = ("c_scales", "c_scales_row_bytes");
+    kinds.extend(row_scale_args(Operand::CScales, of_c, config.result_scales));
+    if config.quantises() {
+        kinds.extend([
+            ("down_scales", ArgKind::Pointer(Operand::DownScales)),
+            (
+                "down_scales_row_bytes",
+                ArgKind::RowStrideBytes(Operand::DownScales),
+            ),
+        ]);
+    }
+    kinds
+}
+
 pub(super) fn args(op_plan: &DispatchPlan, topology: Topology) -> ArgLayout {
     let (world, hidden, returns) = (topology.world(), op_plan.shape.hidden, op_plan.returns());
     let up = (hidden, op_plan.weight_cols(), op_plan.box_cols());
@@ -229,22 +251,7 @@ pub(super) fn args(op_plan: &DispatchPlan, topology: Topology) -> ArgLayout {
         ("deadline_ns", ArgKind::DeadlineNs),
         ("rank", ArgKind::Rank),
     ]);
-    kinds.extend(scale_args(op_plan.config.scales));
-    let of_c = ("c_scales", "c_scales_row_bytes");
-    kinds.extend(row_scale_args(
-        Operand::CScales,
-        of_c,
-        op_plan.config.result_scales,
-    ));
-    if op_plan.config.quantises() {
-        kinds.extend([
-            ("down_scales", ArgKind::Pointer(Operand::DownScales)),
-            (
-                "down_scales_row_bytes",
-                ArgKind::RowStrideBytes(Operand::DownScales),
-            ),
-        ]);
-    }
+    kinds.extend(all_scale_args(&op_plan.config));
     kinds.extend(common_args(topology));
     ArgLayout::new(kinds)
 }

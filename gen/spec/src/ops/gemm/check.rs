@@ -1,10 +1,9 @@
 //! The checks of a GEMM operator's configuration.
 
+mod results;
+
 use super::narrow;
-use super::scales::SCALE_BLOCK;
-use crate::config::{
-    Activation, Dim, Dtype, Eps, Field, GemmConfig, GemmOp, Scales, Transfer, Tuning,
-};
+use crate::config::{Activation, Dim, Dtype, Field, GemmConfig, GemmOp, Scales, Transfer, Tuning};
 use crate::diagnostic::Diagnostics;
 use crate::limits::{MAX_DIM, MAX_ELEMS};
 use crate::options::OperatorConfig;
@@ -34,8 +33,7 @@ pub(crate) fn check(config: &GemmConfig, world: u32, nodes: u32, found: &mut Dia
     }
     narrow::check(found, config.dtype, config.scales, config.b_layout);
     check_sent_scales(found, config);
-    check_norm(found, config, nodes);
-    check_result_scales(found, config);
+    results::check(found, config, nodes);
     check_swiglu(found, config);
     found.require(
         !config.symmetric_result || config.op == GemmOp::GemmAr,
@@ -99,111 +97,6 @@ fn check_swiglu(found: &mut Diagnostics, config: &GemmConfig) {
         || "64 columns of a warpgroup are no sub-tile each of gate and up".to_owned(),
         "use tile_n = 256, or 128 with tile_m = 128",
     );
-}
-
-/// Checks the norm, which needs whole rows of sums over the ranks.
-fn check_norm(found: &mut Diagnostics, config: &GemmConfig, nodes: u32) {
-    let (op, epilogue) = (config.op, config.epilogue);
-    epilogue.check_limits(found);
-    if !epilogue.normalises() {
-        found.require(
-            epilogue.eps == Eps::default(),
-            Field::EPS,
-            || format!("{op} has it only with a norm"),
-            "remove it, or add norm = \"rms\"",
-        );
-        return;
-    }
-    epilogue.eps.check(found);
-    found.require(
-        op.reduces(),
-        Field::NORM,
-        || format!("the rows of {op} are not normalised, only those of gemm_ar and gemm_rs are"),
-        "remove it, or use gemm_ar",
-    );
-    check_limits_of_norms(found, config, nodes);
-}
-
-/// Checks scales of C. Without a norm, a CTA finds the scales of the columns that it has, which are no whole row.
-fn check_result_scales(found: &mut Diagnostics, config: &GemmConfig) {
-    let (op, epilogue, tuning) = (config.op, config.epilogue, &config.tuning);
-    if !epilogue.quantises() {
-        return;
-    }
-    let step = config.types().partial.stride_step();
-    narrow::check_result_cols(found, config.n.fixed(), step);
-    if epilogue.normalises() {
-        return;
-    }
-    found.require(
-        !op.reduces(),
-        Field::RESULT_SCALES,
-        || format!("{op} has it only with a norm"),
-        "remove it, or add norm = \"rms\"",
-    );
-    found.require(
-        epilogue.result_scales == Scales::Block || op.reduces(),
-        Field::RESULT_SCALES,
-        || "a CTA has a part of each row, and a scale of the row needs all of it".to_owned(),
-        "use result_scales = \"block\"",
-    );
-    found.require(
-        epilogue.output.is_none(),
-        Field::OUTPUT,
-        || "with result_scales, C is e4m3".to_owned(),
-        "remove it, or result_scales",
-    );
-    let cols = tuning.tile_n.map(|n| n / epilogue.weight_cols());
-    found.require(
-        cols.is_none_or(|cols| cols >= SCALE_BLOCK as u32),
-        Field::TILE_N,
-        || format!("a tile has fewer than the {SCALE_BLOCK} columns of C that share a scale"),
-        format!(
-            "use tile_n = {}",
-            SCALE_BLOCK as u32 * epilogue.weight_cols()
-        ),
-    );
-    found.require(
-        tuning.cluster != Some(true),
-        Field::CLUSTER,
-        || "the CTAs of a cluster complete fewer columns than share a scale".to_owned(),
-        "remove it, or result_scales",
-    );
-}
-
-/// Checks what a norm does not go together with.
-fn check_limits_of_norms(found: &mut Diagnostics, config: &GemmConfig, nodes: u32) {
-    let tuning = &config.tuning;
-    for (field, differs, reason, help) in [
-        (
-            Field::NODES,
-            nodes > 1,
-            "rows of products are normalised on one node only",
-            "use one node, or leave out the norm and use all_reduce with a norm behind",
-        ),
-        (
-            Field::OUTPUT,
-            config.types().c != config.types().addend,
-            "what is normalised has the elements of the residual",
-            "remove it",
-        ),
-        (
-            Field::SYMMETRIC_RESULT,
-            config.symmetric_result,
-            "no rank stores to the result of another, since rows are normalised before",
-            "remove it, or the norm",
-        ),
-        (
-            Field::SHOTS,
-            config.op == GemmOp::GemmRs && tuning.shots == Some(1),
-            "one shot adds up parts of a row in different warps, and gemm_rs normalises behind two shots",
-            "use shots = 2, or remove it",
-        ),
-    ] {
-        if differs && config.op.reduces() {
-            found.push(field, reason, help);
-        }
-    }
 }
 
 fn check_size(found: &mut Diagnostics, field: Field, size: u64, step: u64, most: u64) {

@@ -54,7 +54,8 @@ impl QuantisedGemmJob {
     }
 
     /// Lets this number of CTAs share tiles of the last round.
-    fn split(mut self, split_k: u32) -> Self {
+    #[must_use]
+    pub const fn split(mut self, split_k: u32) -> Self {
         self.0.config.tuning.split_k = Some(split_k);
         self
     }
@@ -168,25 +169,31 @@ impl CallCount for QuantisedGemmJob {
     }
 }
 
+fn swiglu() -> Epilogue {
+    Epilogue {
+        swiglu: true,
+        ..Epilogue::default()
+    }
+}
+
+fn activated_residual() -> Epilogue {
+    Epilogue {
+        residual: true,
+        activation: Activation::Relu,
+        ..Epilogue::default()
+    }
+}
+
 /// Returns jobs with each tile: blocks of one warpgroup and of both, columns that C does not have, several rounds of tiles, tiles that
 /// CTAs share, SwiGLU, all addends, products of e4m3, rows at run time, and graphs.
 pub fn quantised(world: u32) -> Vec<(String, QuantisedGemmJob)> {
     let gathered = |size, tile, sms| QuantisedGemmJob::new(GemmOp::AgGemm, world, size, tile, sms);
     let alone = |size, tile, sms| QuantisedGemmJob::new(GemmOp::Gemm, world, size, tile, sms);
-    let swiglu = Epilogue {
-        swiglu: true,
-        ..Epilogue::default()
-    };
-    let all = Epilogue {
+    let biased = |epilogue| Epilogue {
         bias: true,
-        residual: true,
-        activation: Activation::Relu,
-        ..Epilogue::default()
+        ..epilogue
     };
-    let biased = Epilogue {
-        bias: true,
-        ..swiglu
-    };
+    let (swiglu, all) = (swiglu(), biased(activated_residual()));
     let rows = [5, 0, 1, 77, 64, 77];
     let jobs = [
         ("one row", gathered((1, 16, 64), (64, 128), 3)),
@@ -197,7 +204,7 @@ pub fn quantised(world: u32) -> Vec<(String, QuantisedGemmJob)> {
         (
             "SwiGLU in blocks of both warpgroups",
             gathered((77, 272, 128), (64, 256), 3)
-                .finished(biased)
+                .finished(biased(swiglu))
                 .scaled(Scales::Block),
         ),
         (
@@ -219,7 +226,7 @@ pub fn quantised(world: u32) -> Vec<(String, QuantisedGemmJob)> {
             "shared wide tiles",
             gathered((128, 528, 256), (128, 256), 8)
                 .split(2)
-                .finished(biased)
+                .finished(biased(swiglu))
                 .scaled(Scales::Block),
         ),
         (

@@ -62,15 +62,11 @@ pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
                 let Near { value, error } = sum(col);
                 (value + bias.get(col).unwrap_or(&0.0), 1.2 * error)
             };
-            let (x, mut error) = biased(col);
-            let mut value = activated(epilogue.activation, x);
-            if epilogue.swiglu {
-                let (up, error_of_up) = biased(n + col);
-                value = activated(Activation::Silu, x);
-                error = error * up.abs() + error_of_up * value.abs();
-                value *= up;
-                error += 1e-6 * value.abs();
-            }
+            let (x, error) = biased(col);
+            let (value, error) = match epilogue.swiglu {
+                true => gated((x, error), biased(n + col)),
+                false => (activated(epilogue.activation, x), error),
+            };
             c.push(Near {
                 value: value + residual.get(at).unwrap_or(&0.0),
                 error: error + 1e-6,
@@ -89,6 +85,14 @@ pub fn gemm(job: &Job, config: &GemmConfig, rank: usize) -> Vec<Vec<Element>> {
         &job.floats(Operand::Weight, rank),
     );
     with_scales(results, n, epilogue.result_scales)
+}
+
+/// `silu(gate) · up` with its error, of numbers with these errors.
+fn gated((gate, error_of_gate): (f64, f64), (up, error_of_up): (f64, f64)) -> (f64, f64) {
+    let silu = activated(Activation::Silu, gate);
+    let value = silu * up;
+    let error = error_of_gate * up.abs() + error_of_up * silu.abs();
+    (value, error + 1e-6 * value.abs())
 }
 
 /// The function of a row of a rank's A and a column of a rank's B that gives their product.
