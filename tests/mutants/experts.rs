@@ -310,9 +310,9 @@ fn short_whole_of_e4m3() -> Layer {
     layer.mixed([&[24], &[24], &[24]])
 }
 
-/// Rows of e4m3 with two blocks of a warp, and columns that C does not have.
+/// Rows of e4m3 with two blocks of a warp, scales that are not in the sums, and columns that C does not have.
 fn rows_of_e4m3() -> Layer {
-    let mut layer = Layer::new(2, 4, 2, 70);
+    let mut layer = Layer::new(2, 4, 2, 70).scaled(Scales::Row);
     (layer.hidden, layer.intermediate, layer.tile) = (64, 272, Some((128, 256)));
     layer.quantises = true;
     layer.mixed([&[70, 70], &[1, 70], &[70, 0]])

@@ -233,13 +233,14 @@ impl SumEpilogue {
         self.result_scales != Scales::None
     }
 
-    /// The part of a kernel's name for the epilogue, such as `_bias_residual_rms_e4m3_row`; empty if the epilogue does nothing.
+    /// The part of a kernel's name for the epilogue, such as `_bias_residual_rms_to_e4m3_row`; empty if the epilogue does nothing.
     #[must_use]
     pub fn suffix(&self) -> String {
         let parts = [
             (self.bias, "bias"),
             (self.residual, "residual"),
             (self.normalises(), self.norm.name()),
+            (self.quantises(), "to"),
             (self.quantises(), Dtype::E4m3.name()),
             (self.quantises(), self.result_scales.name()),
         ];

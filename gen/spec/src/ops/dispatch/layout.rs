@@ -30,7 +30,7 @@ pub(super) fn id(op_plan: &DispatchPlan, arch: Arch, topology: Topology) -> Stri
         splits => format!("k{splits}"),
     };
     let swiglu = part(op_plan.config.swiglu, "_swiglu");
-    let results = part(op_plan.config.quantises_results(), "_e4m3_block");
+    let results = part(op_plan.config.quantises_results(), "_to_e4m3_block");
     let invariant = part(op_plan.config.batch_invariant, "_invariant");
     let router = op_plan.config.router.id();
     format!(

@@ -355,6 +355,7 @@ impl GemmConfig {
                 c.name(),
             ),
             (epilogue.normalises(), epilogue.norm.name()),
+            (epilogue.quantises(), "to"),
             (epilogue.quantises(), Dtype::E4m3.name()),
             (epilogue.quantises(), epilogue.result_scales.name()),
             (self.batch_invariant, "invariant"),
