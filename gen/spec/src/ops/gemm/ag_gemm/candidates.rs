@@ -147,8 +147,7 @@ impl<'a> Search<'a> {
             let asked = self.spec.tuning().cluster;
             let through_l2 = (asked != Some(true)).then(|| self.core.clone());
             // Clusters have not been measured where C has several rows of tiles.
-            let may_cluster =
-                asked.unwrap_or(order.row_tiles == 1) && !self.spec.epilogue().quantises_sums();
+            let may_cluster = asked.unwrap_or(order.row_tiles == 1);
             let cluster = may_cluster.then(|| self.in_clusters(&order, comm_ctas));
             (through_l2.into_iter().chain(cluster.flatten())).map(move |core| (core, order.clone()))
         };
@@ -190,12 +189,17 @@ impl<'a> Search<'a> {
         let splits = order.tail_splits;
         let resident = self.device.resident_clusters(splits)?;
         let shares_all = order.whole_tiles == 0 && order.tail_tiles() <= resident;
-        // Registers of a CTA in a cluster have no room for the sums of several granules.
+        // Registers of a CTA in a cluster have no room for the sums of several granules, or for both the sums and the products of a
+        // wide tile of elements of one byte.
         let has_one_granule = self
             .spec
             .granules()
             .is_none_or(|granules| granules == splits);
-        if !shares_all || !has_one_granule || comm_ctas > 0 || self.spec.takes_rows() {
+        let is_wide = self.spec.types().a.bytes() == 1 && self.tile == Tile { m: 128, n: 256 };
+        // A CTA of a cluster completes fewer columns than share a scale.
+        let quantises = self.spec.epilogue().quantises_sums();
+        let fits = has_one_granule && !is_wide && !quantises;
+        if !shares_all || !fits || comm_ctas > 0 || self.spec.takes_rows() {
             return None;
         }
         let weight_cols = self.spec.epilogue().weight_cols();
