@@ -10,7 +10,7 @@ from ._collectives import STEP, call_collective
 from ._define import define, find, is_eager, not_differentiable, options_text
 from ._errors import error
 from ._groups import DEFAULT
-from ._scales import E4M3, blocks
+from ._scales import E4M3, scales_per_row
 
 Tensor = torch.Tensor
 
@@ -22,9 +22,8 @@ def _fake(x, residual, weight, eps=1e-6, group=DEFAULT, options=""):
 
 
 def _fake_e4m3(x, residual, weight, eps=1e-6, group=DEFAULT, options="", result_scales="row"):
-    scales_of_row = blocks(x.shape[-1]) if result_scales == "block" else 1
-    y, y_scales = x.new_empty(x.shape, dtype=E4M3), x.new_empty((*x.shape[:-1], scales_of_row), dtype=torch.float32)
-    return y, y_scales, x.new_empty(x.shape)
+    shape = (*x.shape[:-1], scales_per_row(result_scales, x.shape[-1]))
+    return x.new_empty(x.shape, dtype=E4M3), x.new_empty(shape, dtype=torch.float32), x.new_empty(x.shape)
 
 
 def _call(x, residual, weight, eps=1e-6, group=DEFAULT, options=""):

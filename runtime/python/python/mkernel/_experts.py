@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 
@@ -10,7 +10,7 @@ from ._define import Tensors, declaration, define, find, not_differentiable, opt
 from ._errors import error
 from ._groups import DEFAULT
 from ._operators import DTYPES
-from ._scales import Factor, check_layout, read_scales, result_dtype
+from ._scales import E4M3, Factor, blocks, check_layout, read_scales, result_dtype
 
 Tensor = torch.Tensor
 
@@ -37,6 +37,9 @@ def _max_rows(world: int, local_experts: Any, tokens: Any, top_k: Any) -> Any:
 
 def _dispatch_fake(tokens, topk_ids, weight, num_tokens=None, max_rows=None, swiglu=False, group=DEFAULT, *_):
     ranks = find(group, tokens)
+    if tokens.dim() != 2 or topk_ids.dim() != 2 or weight.dim() != 3:
+        shapes = f"tokens {tuple(tokens.shape)}, topk_ids {tuple(topk_ids.shape)}, weight {tuple(weight.shape)}"
+        raise error("operands", f"dispatch_gemm: the shapes are {shapes}. Pass [T, H], [T, top_k] and [experts, H, N]")
     local_experts, _, columns = weight.shape
     rows = max_rows
     if rows is None:
@@ -48,7 +51,28 @@ def _dispatch_fake(tokens, topk_ids, weight, num_tokens=None, max_rows=None, swi
     )
 
 
-def _dispatch(
+def _dispatch_fake_e4m3(*args):
+    rows, *lists = _dispatch_fake(*args)
+    scales = rows.new_empty((rows.shape[0], blocks(rows.shape[1])), dtype=torch.float32)
+    return rows.new_empty(rows.shape, dtype=E4M3), scales, *lists
+
+
+def _dispatch(*args):
+    rows, *lists = results = _dispatch_fake(*args)
+    _call_dispatch({"c": rows}, lists, None, *args)
+    return results
+
+
+def _dispatch_e4m3(*args):
+    rows, scales, *lists = results = _dispatch_fake_e4m3(*args)
+    _call_dispatch({"c": rows, "c_scales": scales}, lists, "block", *args)
+    return results
+
+
+def _call_dispatch(
+    written,
+    lists,
+    result_scales,
     tokens,
     topk_ids,
     weight,
@@ -61,13 +85,8 @@ def _dispatch(
     b_scales=None,
 ):
     ranks = find(group, tokens)
-    if tokens.dim() != 2 or topk_ids.dim() != 2 or weight.dim() != 3:
-        shapes = f"tokens {tuple(tokens.shape)}, topk_ids {tuple(topk_ids.shape)}, weight {tuple(weight.shape)}"
-        raise error("operands", f"dispatch_gemm: the shapes are {shapes}. Pass [T, H], [T, top_k] and [experts, H, N]")
     (most, hidden), top_k, (local_experts, _, columns) = tokens.shape, topk_ids.shape[1], weight.shape
-    results = _dispatch_fake(tokens, topk_ids, weight, num_tokens, max_rows, swiglu, group)
-    rows, expert_offsets, row_indices = results
-    is_kn = weight.is_contiguous()
+    rows, is_kn = written["c"], weight.is_contiguous()
     tensors = Tensors(ranks)
     tensors.read("tokens", tokens, (most, hidden))
     tensors.read("num_tokens", _count(num_tokens, tokens), (1,))
@@ -77,9 +96,8 @@ def _dispatch(
     check_layout(tensors, "weight", weight, is_kn)
     left, right = Factor("a_scales", tokens, a_scales, is_right=False), Factor("b_scales", weight, b_scales, is_gated=swiglu)
     scales = read_scales(tensors, left, right)
-    tensors.write("c", rows, tuple(rows.shape))
-    tensors.write("expert_offsets", expert_offsets, tuple(expert_offsets.shape))
-    tensors.write("row_indices", row_indices, tuple(row_indices.shape))
+    for name, result in (written | dict(zip(("expert_offsets", "row_indices"), lists, strict=True))).items():
+        tensors.write(name, result, tuple(result.shape))
     tensors.check()
     declared = {
         "experts": local_experts * ranks.world,
@@ -92,10 +110,10 @@ def _dispatch(
         "b_layout": "kn" if is_kn else "nk",
         "swiglu": swiglu,
         "max_rows": rows.shape[0],
+        "result_scales": result_scales,
     }
     key = ("dispatch_gemm", *declared.values(), options)
     tensors.call(ranks.cached(key, lambda: declaration("dispatch_gemm", declared, options)))
-    return results
 
 
 def _combine_fake(rows, row_indices, topk_weights, experts, num_tokens=None, group=DEFAULT, options=""):
@@ -199,10 +217,12 @@ def _count(num_tokens: Tensor | None, of: Tensor) -> Tensor:
 
 
 define(f"dispatch_gemm({_DISPATCH_ARGS}) -> (Tensor, Tensor, Tensor)", _dispatch, _dispatch_fake)
+define(f"dispatch_gemm_e4m3({_DISPATCH_ARGS}) -> (Tensor, Tensor, Tensor, Tensor)", _dispatch_e4m3, _dispatch_fake_e4m3)
 define(f"combine({_COMBINE_ARGS}) -> Tensor", _combine, _combine_fake)
 define(f"moe_layer({_LAYER_ARGS}) -> Tensor", _layer, _layer_fake)
 not_differentiable("moe_layer", "the operator computes the forward pass alone")
 not_differentiable("dispatch_gemm", "the operator computes the forward pass alone")
+not_differentiable("dispatch_gemm_e4m3", "the operator computes the forward pass alone")
 not_differentiable("combine", "the operator computes the forward pass alone")
 
 
@@ -250,6 +270,7 @@ def moe_layer(
     return torch.ops.mkernel.moe_layer(*args, a_scales, b_scales, down_scales)
 
 
+@overload
 def dispatch_gemm(
     tokens: Tensor,
     topk_ids: Tensor,
@@ -260,9 +281,43 @@ def dispatch_gemm(
     swiglu: bool = False,
     a_scales: Tensor | None = None,
     b_scales: Tensor | None = None,
+    result_scales: Literal["none"] = "none",
     group: str = DEFAULT,
     **options: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+@overload
+def dispatch_gemm(
+    tokens: Tensor,
+    topk_ids: Tensor,
+    weight: Tensor,
+    *,
+    num_tokens: Tensor | None = None,
+    max_rows: int | None = None,
+    swiglu: bool = False,
+    a_scales: Tensor | None = None,
+    b_scales: Tensor | None = None,
+    result_scales: Literal["block"],
+    group: str = DEFAULT,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]: ...
+
+
+def dispatch_gemm(
+    tokens,
+    topk_ids,
+    weight,
+    *,
+    num_tokens=None,
+    max_rows=None,
+    swiglu=False,
+    a_scales=None,
+    b_scales=None,
+    result_scales="none",
+    group=DEFAULT,
+    **options,
+):
     """Send tokens to their experts, and multiply them by the weights there.
 
     Of E experts, rank r of W has the experts r·E/W and following. All ranks pass tensors of equal shapes.
@@ -279,11 +334,13 @@ def dispatch_gemm(
             ``[T]`` or ``[T, 1]``; or one for each 128 elements of a token, ``[T, ⌈H/128⌉]``.
         b_scales: fp32, with ``a_scales``: ``[E/W]``; one for each column of an expert, ``[E/W, N]`` or ``[E/W, 1, N]``; or one for
             each block of 128×128, ``[E/W, ⌈H/128⌉, ⌈N/128⌉]``. With ``swiglu``, blocks of gate and up are separate.
+        result_scales: ``"block"`` for rows of e4m3, in which 128 elements share a scale. The default is ``"none"``.
         group: The name of the group.
         options: Options of the operator, such as ``tile_n=128``.
 
     Returns:
         ``[max_rows, N]``, or N/2 columns with ``swiglu``, bf16 if tokens are e4m3: rows grouped by expert. Rows behind the last one are undefined.
+        With ``result_scales``, the rows are e4m3, and their fp32 scales ``[max_rows, ⌈columns/128⌉]`` come next.
         int32 ``[E/W + 1]``: the first row of each expert, and the end of the last expert's rows. int32 ``[T, top_k]``: the rows of
         each token, for :func:`combine`.
 
@@ -291,7 +348,11 @@ def dispatch_gemm(
         Error: Of kind ``"values"``, from the next :meth:`Group.check` or :meth:`Group.synchronize`, if an id is not possible.
     """
     args = (tokens, topk_ids, weight, num_tokens, max_rows, swiglu, group, options_text(options))
-    return torch.ops.mkernel.dispatch_gemm(*args, a_scales, b_scales)
+    if result_scales not in ("none", "block"):
+        raise error("configuration", f"dispatch_gemm: result_scales is {result_scales!r}. Use 'block' or 'none'")
+    operators = torch.ops.mkernel
+    operator = operators.dispatch_gemm if result_scales == "none" else operators.dispatch_gemm_e4m3
+    return operator(*args, a_scales, b_scales)
 
 
 def combine(

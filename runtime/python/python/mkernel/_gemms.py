@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 
 from ._collectives import all_gather, all_reduce
-from ._define import Tensors, bucket, declaration, define, differentiate, find, is_eager, options_text, own_rows
+from ._define import (
+    Tensors,
+    bucket,
+    declaration,
+    define,
+    differentiate,
+    find,
+    is_eager,
+    not_differentiable,
+    options_text,
+    own_rows,
+)
 from ._errors import error
 from ._groups import DEFAULT, Group
 from ._operators import DTYPES
-from ._scales import E4M3, Factor, check_layout, read_scales, result_dtype
+from ._scales import E4M3, Factor, blocks, check_layout, read_scales, result_dtype
 
 Tensor = torch.Tensor
 
@@ -20,6 +31,7 @@ _ARGS = (
     "ScalarType? out_dtype=None, str group='default', str options='', Tensor? a_scales=None, Tensor? b_scales=None"
 )
 _OUT_ARGS = _ARGS + ", *, Tensor(a!) out"
+_E4M3_ARGS = _ARGS.replace("ScalarType? out_dtype=None, ", "")
 
 _COUNT = 11
 """How many arguments an operator has."""
@@ -64,7 +76,9 @@ def _call(
     options="",
     a_scales=None,
     b_scales=None,
+    of_result: Tensor | None = None,
 ) -> Tensor:
+    """Call the operator. With ``of_result``, ``out`` is e4m3, and its scales are written there."""
     ranks = find(group, a)
     is_plain = (
         out is None and bias is None and residual is None and a.is_contiguous() and (a_scales is None) == (b_scales is None)
@@ -95,17 +109,21 @@ def _call(
         Factor("b_scales", b, b_scales, is_gated=activation == "swiglu"),
     )
     tensors.write("c", result, (rows_of_c, n))
+    result_scales = None
+    if of_result is not None:
+        output, result_scales = result_dtype(a.dtype), "block"
+        tensors.write("c_scales", of_result, (rows_of_c, blocks(n)))
     tensors.check()
     most = bucket(total)
     adds = (bias is not None, residual is not None)
-    key = (op, most, n, k, a.dtype, output, is_kn, adds, activation, kind_of_scales, options)
+    key = (op, most, n, k, a.dtype, output, is_kn, adds, activation, kind_of_scales, result_scales, options)
 
     def declared() -> str:
         sizes = {"m": f"..={most}", "n": n, "k": k, "b_layout": "kn" if is_kn else "nk", "buckets": 1}
         epilogue = {"bias": adds[0] or None, "residual": adds[1] or None}
         epilogue |= {"swiglu": True} if activation == "swiglu" else {"activation": activation}
         types = {"dtype": _name(a.dtype), "output": None if output == result_dtype(a.dtype) else _name(output)}
-        types["scales"] = kind_of_scales
+        types |= {"scales": kind_of_scales, "result_scales": result_scales}
         return declaration(op, sizes | types | epilogue, options)
 
     operator = ranks.cached(key, declared)
@@ -140,6 +158,23 @@ def _name(dtype: torch.dtype) -> str:
     return DTYPES.get(str(dtype), str(dtype))
 
 
+def _fake_e4m3(op: str) -> Any:
+    def fake(a, b, bias=None, residual=None, activation="none", rows=None, group=DEFAULT, *_):
+        c = _fake(op)(a, b, bias, residual, activation, rows, E4M3, group)
+        return c, a.new_empty((c.shape[0], blocks(c.shape[1])), dtype=torch.float32)
+
+    return fake
+
+
+def _call_e4m3(
+    op: str, a, b, bias=None, residual=None, activation="none", rows=None, group=DEFAULT, *args
+) -> tuple[Tensor, Tensor]:
+    c, of_c = _fake_e4m3(op)(a, b, bias, residual, activation, rows, group)
+    options, a_scales, b_scales = (*args, *("", None, None)[len(args) :])
+    _call(op, c, a, b, bias, residual, activation, rows, None, group, options, a_scales, b_scales, of_c)
+    return c, of_c
+
+
 def _define(op: str) -> None:
     def function(a, b, *args, **kwargs):
         return _call(op, None, a, b, *args, **kwargs)
@@ -151,9 +186,17 @@ def _define(op: str) -> None:
     define(f"{op}_out({_OUT_ARGS}) -> ()", into, lambda *args, out, **kwargs: None)
 
 
+def _define_e4m3(op: str) -> None:
+    """Define the operator whose results are e4m3."""
+    define(f"{op}_e4m3({_E4M3_ARGS}) -> (Tensor, Tensor)", lambda a, b, *args: _call_e4m3(op, a, b, *args), _fake_e4m3(op))
+    not_differentiable(f"{op}_e4m3", f"use {op}, and quantise its result by torch")
+
+
 _OPS = ("ag_gemm", "gemm_rs", "gemm_ar", "gemm")
 for _op in _OPS:
     _define(_op)
+for _op in ("ag_gemm", "gemm"):
+    _define_e4m3(_op)
 
 # Looking up an overload takes a large part of the time of a call.
 _OVERLOADS = {name: getattr(torch.ops.mkernel, name).default for op in _OPS for name in (op, f"{op}_out")}
@@ -230,6 +273,29 @@ def _public(op: str, out: Tensor | None, *args: Any) -> Tensor:
     return out
 
 
+def _public_e4m3(op: str, out: Tensor | None, *args: Any) -> tuple[Tensor, Tensor]:
+    *operands, out_dtype, group, options, a_scales, b_scales = args
+    if out is not None or out_dtype is not None:
+        raise error(
+            "operands",
+            f"{op}: out or out_dtype is given beside result_scales. Pass neither, since results are e4m3 and scales",
+        )
+    args = (*operands, group, options, a_scales, b_scales)
+    if is_eager(args[0]) and is_eager(args[1]):
+        return _call_e4m3(op, *args)
+    return getattr(torch.ops.mkernel, f"{op}_e4m3")(*args)
+
+
+def _with_scales(result_scales: str) -> Any:
+    """Return the function for the option ``result_scales``."""
+    if result_scales not in ("none", "block"):
+        raise error(
+            "configuration", f"result_scales is {result_scales!r}. Use 'block' or 'none': scales of rows need a norm"
+        )
+    return _public if result_scales == "none" else _public_e4m3
+
+
+@overload
 def ag_gemm(
     a: Tensor,
     b: Tensor,
@@ -238,13 +304,49 @@ def ag_gemm(
     *,
     a_scales: Tensor | None = None,
     b_scales: Tensor | None = None,
+    result_scales: Literal["none"] = "none",
     activation: str = "none",
     rows: int | None = None,
     out_dtype: torch.dtype | None = None,
     out: Tensor | None = None,
     group: str = DEFAULT,
     **options: Any,
-) -> Tensor:
+) -> Tensor: ...
+
+
+@overload
+def ag_gemm(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    a_scales: Tensor | None = None,
+    b_scales: Tensor | None = None,
+    result_scales: Literal["block"],
+    activation: str = "none",
+    rows: int | None = None,
+    group: str = DEFAULT,
+    **options: Any,
+) -> tuple[Tensor, Tensor]: ...
+
+
+def ag_gemm(
+    a,
+    b,
+    bias=None,
+    residual=None,
+    *,
+    a_scales=None,
+    b_scales=None,
+    result_scales="none",
+    activation="none",
+    rows=None,
+    out_dtype=None,
+    out=None,
+    group=DEFAULT,
+    **options,
+):
     """Gather the rows of ``a`` from all ranks, and multiply them by this rank's ``b``.
 
     The result is ``activation(gathered a @ b + bias) + residual``. With W ranks and M rows over all ranks:
@@ -261,6 +363,8 @@ def ag_gemm(
         b_scales: fp32, with ``a_scales``: ``[1]``; one for each column of ``b``, ``[N]`` or ``[1, N]``; or one for each block of
             128×128, ``[⌈K/128⌉, ⌈N/128⌉]``, which is ``scales.t()`` of a linear layer's. With SwiGLU, ``[2 * N]`` or
             ``[⌈K/128⌉, 2 * ⌈N/128⌉]``.
+        result_scales: ``"block"`` for a result of e4m3 in which 128 elements of a row share a scale. N is a multiple of 16 then, and neither
+            ``out`` nor ``out_dtype`` is given. The default is ``"none"``.
         activation: ``"none"``, ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, or ``"swiglu"`` of :func:`ag_gemm` and
             :func:`gemm`: ``b`` has N columns of a gate and then N of up, and so has the bias, and ``silu(gate) * up`` has N.
         rows: M. The default is W times the rows of ``a``.
@@ -270,13 +374,14 @@ def ag_gemm(
         options: Options of the operator that the planner chooses otherwise, such as ``tile_m=128``.
 
     Returns:
-        ``[M, N]``.
+        ``[M, N]``. With ``result_scales``, ``[M, N]`` of e4m3 and its fp32 scales, ``[M, ⌈N/128⌉]``, which :func:`gemm` takes as ``a`` and
+        ``a_scales``.
 
     Raises:
         Error: Of kind ``"operands"`` or ``"configuration"``, with all mistakes.
     """
     args = (a, b, bias, residual, activation, rows, out_dtype, group, options_text(options), a_scales, b_scales)
-    return _public("ag_gemm", out, *args)
+    return _with_scales(result_scales)("ag_gemm", out, *args)
 
 
 def gemm_rs(
@@ -339,6 +444,7 @@ def gemm_ar(
     return _public("gemm_ar", out, *args)
 
 
+@overload
 def gemm(
     a: Tensor,
     b: Tensor,
@@ -347,12 +453,46 @@ def gemm(
     *,
     a_scales: Tensor | None = None,
     b_scales: Tensor | None = None,
+    result_scales: Literal["none"] = "none",
     activation: str = "none",
     out_dtype: torch.dtype | None = None,
     out: Tensor | None = None,
     group: str = DEFAULT,
     **options: Any,
-) -> Tensor:
+) -> Tensor: ...
+
+
+@overload
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    *,
+    a_scales: Tensor | None = None,
+    b_scales: Tensor | None = None,
+    result_scales: Literal["block"],
+    activation: str = "none",
+    group: str = DEFAULT,
+    **options: Any,
+) -> tuple[Tensor, Tensor]: ...
+
+
+def gemm(
+    a,
+    b,
+    bias=None,
+    residual=None,
+    *,
+    a_scales=None,
+    b_scales=None,
+    result_scales="none",
+    activation="none",
+    out_dtype=None,
+    out=None,
+    group=DEFAULT,
+    **options,
+):
     """Multiply ``a [M, K]`` by ``b [K, N]`` on this rank alone. See :func:`ag_gemm` for the arguments.
 
     The first call with a size prepares an operator, on all ranks together.
@@ -361,4 +501,4 @@ def gemm(
         ``[M, N]``.
     """
     args = (a, b, bias, residual, activation, None, out_dtype, group, options_text(options), a_scales, b_scales)
-    return _public("gemm", out, *args)
+    return _with_scales(result_scales)("gemm", out, *args)

@@ -29,6 +29,11 @@ def blocks(size: int) -> int:
     return -(-size // _BLOCK)
 
 
+def scales_per_row(kind: str, cols: int) -> int:
+    """Return the number of scales of a row of a result, by the value of the option ``result_scales``."""
+    return blocks(cols) if kind == "block" else 1
+
+
 class Factor(NamedTuple):
     """A factor of a product, and its scales."""
 

@@ -5,7 +5,7 @@ from ._attention import ring_attention
 from ._cached_attention import ring_attention_cached
 from ._collectives import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter
 from ._experts import combine, dispatch_gemm, moe_layer
-from ._gemm_ar_norm import gemm_ar_rms_norm
+from ._gemm_norms import gemm_ar_rms_norm, gemm_rs_rms_norm
 from ._gemms import ag_gemm, gemm, gemm_ar, gemm_rs
 from ._packed_attention import ring_attention_packed
 from ._symm_mem import fused_all_gather_matmul, fused_matmul_reduce_scatter
@@ -30,6 +30,7 @@ __all__ = [
     "gemm_ar",
     "gemm_ar_rms_norm",
     "gemm_rs",
+    "gemm_rs_rms_norm",
     "moe_layer",
     "reduce_scatter",
     "ring_attention",

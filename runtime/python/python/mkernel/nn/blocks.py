@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .._gemm_ar_norm import gemm_ar_rms_norm
+from .._gemm_norms import gemm_ar_rms_norm
 from .linear import RowParallelLinear
 
 Tensor = torch.Tensor
