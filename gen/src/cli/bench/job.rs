@@ -12,6 +12,7 @@ use crate::cli::run::inputs::Inputs;
 use crate::cli::run::outcome_line::{RunError, problems};
 pub use crate::cli::run::ranks::Outcome;
 use crate::cli::run::ranks::{Completed, Job, RankError, merge};
+use crate::cli::run::routing::TokenLoad;
 use crate::cli::run::verdict::Verdict;
 use mkernel::{Communicator, KernelPlan, network::Transport};
 use mkernel_measure::agreed;
@@ -40,6 +41,7 @@ impl TimedJob<'_> {
             config: self.kernel.spec.config(),
             plan: self.plan,
             machine: Machine::Gpus,
+            load: TokenLoad::Full,
             seed: self.seed,
             calls: 1,
             threads: (cores() / self.plan.spec.world() as usize).max(1),

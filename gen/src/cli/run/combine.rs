@@ -3,7 +3,7 @@
 use super::inputs::Inputs;
 use super::other_batch::{Lines, OtherBatch};
 use super::reference::{Matrix, padded, rounding_error};
-use super::routing::{NO_CHOICE, OtherTokens, Routing, Sizes, choose, forget_weights};
+use super::routing::{NO_CHOICE, OtherTokens, Routing, Sizes, TokenLoad, choose, forget_weights};
 use mkernel::Operand;
 use mkernel::spec::plan::{CombinePlan, OpPlan};
 use mkernel::spec::{Dim, Problem, Shape};
@@ -22,10 +22,16 @@ fn sizes(plan: &KernelPlan, op_plan: &CombinePlan) -> Sizes {
 }
 
 /// Random rows and weights, and the row indices of each token. The weight of a choice that a token does not have is NaN.
-pub fn inputs(plan: &KernelPlan, op_plan: &CombinePlan, seed: u64, call: u32) -> Inputs {
+pub fn inputs(
+    plan: &KernelPlan,
+    op_plan: &CombinePlan,
+    load: TokenLoad,
+    seed: u64,
+    call: u32,
+) -> Inputs {
     let mut inputs = Inputs::random(plan, seed, call, |_| false);
     let sizes = sizes(plan, op_plan);
-    let (ids, counts) = choose(sizes, seed, call);
+    let (ids, counts) = choose(sizes, load, seed, call);
     let mut row_indices = Routing::new(sizes, &ids, &counts).row_indices;
     let entries = sizes.max_tokens * sizes.top_k;
     for indices in &mut row_indices {

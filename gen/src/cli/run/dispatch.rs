@@ -6,7 +6,7 @@ use super::other_batch::{Lines, OtherBatch};
 use super::quantised::Quantised;
 use super::reference::{Matrix, multiply, padded};
 use super::router;
-use super::routing::{OtherTokens, Routing, Sizes, choose, within_max_rows};
+use super::routing::{OtherTokens, Routing, Sizes, TokenLoad, choose, within_max_rows};
 use mkernel::Operand;
 use mkernel::spec::plan::{DispatchPlan, SCALE_BLOCK};
 use mkernel::{
@@ -26,14 +26,20 @@ pub(super) fn sizes(plan: &KernelPlan, op_plan: &DispatchPlan) -> Sizes {
 }
 
 /// Random tokens, and the experts of each.
-pub fn inputs(plan: &KernelPlan, op_plan: &DispatchPlan, seed: u64, call: u32) -> Inputs {
+pub fn inputs(
+    plan: &KernelPlan,
+    op_plan: &DispatchPlan,
+    load: TokenLoad,
+    seed: u64,
+    call: u32,
+) -> Inputs {
     // With scales of tensors, all ranks have one scale of tokens.
     let has_one_scale = op_plan.config.scales == Scales::Tensor;
     let mut inputs = Inputs::random(plan, seed, call, |operand| {
         has_one_scale && operand == Operand::AScales
     });
     let sizes = sizes(plan, op_plan);
-    let (mut ids, mut counts) = choose(sizes, seed, call);
+    let (mut ids, mut counts) = choose(sizes, load, seed, call);
     if op_plan.config.router.chooses() {
         router::choose(
             op_plan,

@@ -27,7 +27,7 @@ mod reference;
 pub mod report;
 mod repro_command;
 mod router;
-mod routing;
+pub mod routing;
 mod runs;
 mod scratch;
 mod summary;

@@ -5,15 +5,21 @@ use super::gemm::{factors, shares};
 use super::inputs::{Inputs, rounded};
 use super::reference::{Matrix, multiply, padded, rounding_error, sum_error};
 use super::router::{self, WEIGHT_ERROR};
-use super::routing::forget_weights;
+use super::routing::{TokenLoad, forget_weights};
 use mkernel::KernelPlan;
 use mkernel::Operand;
 use mkernel::spec::plan::{DispatchPlan, SCALE_BLOCK};
 use mkernel::spec::{BLayout, Dtype, Scales};
 
 /// Random tokens, the experts of each, and the weights of these experts. The weight of a choice that a token does not have is NaN.
-pub fn inputs(plan: &KernelPlan, op_plan: &DispatchPlan, seed: u64, call: u32) -> Inputs {
-    let mut inputs = dispatch::inputs(plan, op_plan, seed, call);
+pub fn inputs(
+    plan: &KernelPlan,
+    op_plan: &DispatchPlan,
+    load: TokenLoad,
+    seed: u64,
+    call: u32,
+) -> Inputs {
+    let mut inputs = dispatch::inputs(plan, op_plan, load, seed, call);
     let ids = inputs.numbers(Operand::TopkIds).to_vec();
     forget_weights(&mut inputs, &ids);
     inputs

@@ -3,18 +3,19 @@
 use super::inputs::Inputs;
 use super::other_batch::{OtherBatch, of_rows};
 use super::reference::{Matrix, matrix_sums_bytes};
+use super::routing::TokenLoad;
 use super::{attention, collective, combine, dispatch, gemm, moe_layer};
 use mkernel::spec::plan::OpPlan;
 use mkernel::{KernelConfig, KernelPlan};
 
-/// Random operands. They depend on nothing but the plan, the seed and the call.
-pub fn inputs(plan: &KernelPlan, seed: u64, call: u32) -> Inputs {
+/// Random operands. They depend on nothing but the arguments.
+pub fn inputs(plan: &KernelPlan, load: TokenLoad, seed: u64, call: u32) -> Inputs {
     match &plan.body().op_plan {
         OpPlan::Gemm(of) => gemm::inputs(plan, of, seed, call),
         OpPlan::Attention(of) => attention::inputs(plan, of, seed, call),
-        OpPlan::Dispatch(of) if of.returns() => moe_layer::inputs(plan, of, seed, call),
-        OpPlan::Dispatch(of) => dispatch::inputs(plan, of, seed, call),
-        OpPlan::Combine(of) => combine::inputs(plan, of, seed, call),
+        OpPlan::Dispatch(of) if of.returns() => moe_layer::inputs(plan, of, load, seed, call),
+        OpPlan::Dispatch(of) => dispatch::inputs(plan, of, load, seed, call),
+        OpPlan::Combine(of) => combine::inputs(plan, of, load, seed, call),
         OpPlan::Collective(of) => collective::inputs(plan, of, seed, call),
     }
 }
@@ -77,7 +78,7 @@ mod tests {
         let spec = SizedSpec::validate(KernelConfig::new(2, config));
         let plan = KernelPlan::new(&spec.expect("valid"), &Device::simulated(4)).expect("a plan");
         let all: Vec<Inputs> = [(1, 0), (1, 1), (2, 0)]
-            .map(|(seed, call)| inputs(&plan, seed, call))
+            .map(|(seed, call)| inputs(&plan, TokenLoad::Any, seed, call))
             .into();
         let sizes = |matrices: &[Vec<f32>]| matrices.iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(
@@ -94,7 +95,10 @@ mod tests {
         starts.sort();
         starts.dedup();
         assert_eq!(starts.len(), 12);
-        assert!(inputs(&plan, 1, 0) == all[0], "equal seeds, equal numbers");
+        assert!(
+            inputs(&plan, TokenLoad::Any, 1, 0) == all[0],
+            "equal seeds, equal numbers"
+        );
         assert!(all[0].of(Operand::Bias).is_empty());
 
         let reference = expected(&plan, &all[0], 1, 2).expect("a reference");

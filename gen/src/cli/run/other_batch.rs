@@ -168,6 +168,7 @@ mod tests {
     use super::*;
     use crate::cli::machine::{Machine, Simulated};
     use crate::cli::run::ranks::Job;
+    use crate::cli::run::routing::TokenLoad;
     use mkernel::network::Transport;
     use mkernel::spec::{
         AttentionConfig, AttentionOp, BLayout, CollectiveConfig, CollectiveOp, CombineConfig,
@@ -283,6 +284,7 @@ mod tests {
             let job = Job {
                 config: &config,
                 plan: &plan,
+                load: TokenLoad::Any,
                 machine: Machine::Simulated(Simulated {
                     sms: 8,
                     skew: 20,

@@ -4,6 +4,7 @@ use super::call_memory::CallMemory;
 use super::inputs::Inputs;
 use super::operators::{expected, inputs, other_batch};
 use super::other_batch::OtherBatch;
+use super::routing::TokenLoad;
 use super::verdict::{Results, Verdict};
 use crate::cli::machine::Machine;
 use mkernel::{Communicator, Error, KernelConfig, KernelPlan, Op, Operator, network::Transport};
@@ -18,6 +19,8 @@ pub struct Job<'a> {
     /// A plan that gives sizes and operands. The runtime makes its own plan for the GPUs that it finds.
     pub plan: &'a KernelPlan,
     pub machine: Machine,
+    /// The tokens of operators for experts.
+    pub load: TokenLoad,
     pub seed: u64,
     /// The number of calls, each with new data. Another call repeats the first.
     pub calls: u32,
@@ -141,7 +144,7 @@ impl Job<'_> {
     pub fn inputs(&self) -> Vec<Inputs> {
         let calls = 0..self.calls;
         calls
-            .map(|call| inputs(self.plan, self.seed, call))
+            .map(|call| inputs(self.plan, self.load, self.seed, call))
             .collect()
     }
 

@@ -24,6 +24,15 @@ impl Sizes {
     }
 }
 
+/// The tokens of a call and their experts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenLoad {
+    /// Any number of tokens, any distribution of experts, and tokens with fewer choices: for checks.
+    Any,
+    /// All tokens, and experts that are equally likely: for times.
+    Full,
+}
+
 /// The distribution of experts in a call.
 #[derive(Clone, Copy, Debug)]
 enum RoutingPattern {
@@ -37,18 +46,18 @@ enum RoutingPattern {
     Local,
 }
 
-/// Chooses experts for the tokens of every rank, and the number of tokens of every rank, which can be less than the
-/// maximum. Some tokens have fewer choices than others, or none. No rank gets more than `max_rows` rows.
-pub fn choose(sizes: Sizes, seed: u64, call: u32) -> (Vec<Vec<i32>>, Vec<i32>) {
+/// Chooses experts for the tokens of every rank, and the number of tokens of every rank. No rank gets more than `max_rows` rows.
+pub fn choose(sizes: Sizes, load: TokenLoad, seed: u64, call: u32) -> (Vec<Vec<i32>>, Vec<i32>) {
     let mut random = Random(seed ^ (u64::from(call) << 32) ^ 0x746f_6b65_6e73);
-    let pattern = [
-        RoutingPattern::Even,
-        RoutingPattern::Zipf,
-        RoutingPattern::Local,
-        RoutingPattern::Same,
-    ][(seed.wrapping_add(call.into()) % 4) as usize];
+    let pattern = match (load, seed.wrapping_add(call.into()) % 4) {
+        (TokenLoad::Full, _) | (TokenLoad::Any, 0) => RoutingPattern::Even,
+        (TokenLoad::Any, 1) => RoutingPattern::Zipf,
+        (TokenLoad::Any, 2) => RoutingPattern::Local,
+        (TokenLoad::Any, _) => RoutingPattern::Same,
+    };
     let counts: Vec<i32> = (0..sizes.world)
         .map(|_| match random.next() % 4 {
+            _ if load == TokenLoad::Full => sizes.max_tokens as i32,
             0 => random.below(sizes.max_tokens + 1) as i32,
             1 if sizes.world > 1 => 0,
             _ => sizes.max_tokens as i32,
@@ -59,7 +68,9 @@ pub fn choose(sizes: Sizes, seed: u64, call: u32) -> (Vec<Vec<i32>>, Vec<i32>) {
             (0..sizes.max_tokens)
                 .flat_map(|_| {
                     let mut experts = token(sizes, pattern, &mut random);
-                    take_away(&mut experts, &mut random);
+                    if load == TokenLoad::Any {
+                        take_away(&mut experts, &mut random);
+                    }
                     experts
                 })
                 .collect()
@@ -271,14 +282,14 @@ mod tests {
         for seed in 0..40 {
             for max_rows in [0, 1, 5, 100] {
                 let sizes = Sizes { max_rows, ..SIZES };
-                let (ids, counts) = choose(sizes, seed, 0);
+                let (ids, counts) = choose(sizes, TokenLoad::Any, seed, 0);
                 let routing = Routing::new(sizes, &ids, &counts);
                 for rank in 0..2 {
                     let rows = routing.offsets(rank)[2] as usize;
                     assert!(rows <= max_rows, "{rows} of {max_rows}");
                     is_bounded |= rows == max_rows && max_rows == 5;
                 }
-                let all = choose(SIZES, seed, 0).1;
+                let all = choose(SIZES, TokenLoad::Any, seed, 0).1;
                 assert!(counts.iter().zip(&all).all(|(count, all)| count <= all));
                 assert!(max_rows < 100 || counts == all, "all of them fit");
             }
@@ -289,12 +300,21 @@ mod tests {
     #[test]
     fn the_experts_of_a_token_differ() {
         for seed in 0..40 {
-            let (ids, counts) = choose(SIZES, seed, 1);
+            let (ids, counts) = choose(SIZES, TokenLoad::Any, seed, 1);
             assert_eq!((ids.len(), counts.len()), (2, 2));
             for token in ids.iter().flat_map(|ids| ids.chunks(2)) {
                 assert!(token[0] != token[1] || token[0] == NO_CHOICE);
                 assert!(token.iter().all(|id| (NO_CHOICE..4).contains(id)));
             }
+        }
+    }
+
+    #[test]
+    fn a_full_load_has_all_tokens_and_all_choices() {
+        for seed in 0..8 {
+            let (ids, counts) = choose(SIZES, TokenLoad::Full, seed, 0);
+            assert_eq!(counts, [SIZES.max_tokens as i32; 2]);
+            assert!(ids.iter().flatten().all(|id| (0..4).contains(id)));
         }
     }
 
@@ -312,7 +332,7 @@ mod tests {
     fn some_tokens_have_fewer_choices_and_some_have_none() {
         let (mut some, mut none) = (0, 0);
         for seed in 0..40 {
-            let (ids, _) = choose(SIZES, seed, 1);
+            let (ids, _) = choose(SIZES, TokenLoad::Any, seed, 1);
             for token in ids.iter().flat_map(|ids| ids.chunks(2)) {
                 let missing = token.iter().filter(|id| **id == NO_CHOICE).count();
                 some += usize::from(missing == 1);

@@ -5,6 +5,7 @@ use super::kernel_run::KernelRun;
 use super::queue::{Queue, Run as NextRun};
 use super::ranks::{Job, Outcome};
 use super::report::Report;
+use super::routing::TokenLoad;
 use super::scratch::{self, Scratch};
 use crate::cli::fabric_test::Network;
 use crate::cli::failure::Failure;
@@ -77,6 +78,7 @@ impl Runs<'_> {
             config: about.kernel.spec.config(),
             plan: about.plan,
             machine: about.machine,
+            load: TokenLoad::Any,
             seed,
             calls: about.calls,
             threads: cores() / (self.jobs * ranks as usize),

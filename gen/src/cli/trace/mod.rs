@@ -16,6 +16,7 @@ use super::output::{print, print_json, print_stderr};
 use super::run::call_memory::CallMemory;
 use super::run::inputs::Inputs;
 use super::run::ranks::{Job, RankError, RankFailure};
+use super::run::routing::TokenLoad;
 use super::run::{MachineFlags, parse_seed, seed_or_environment};
 pub use file::TraceFile;
 use mkernel::trace::Trace;
@@ -90,6 +91,7 @@ impl TraceKernel {
             config: &config,
             plan,
             machine,
+            load: TokenLoad::Full,
             seed,
             calls: self.calls,
             threads: 1,

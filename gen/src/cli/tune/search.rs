@@ -7,6 +7,7 @@ use crate::cli::machine::{Machine, cores};
 use crate::cli::parallel::in_parallel;
 use crate::cli::run::inputs::Inputs;
 use crate::cli::run::ranks::{Completed, Job, Outcome, RankError, merge};
+use crate::cli::run::routing::TokenLoad;
 use crate::cli::run::verdict::Verdict;
 use mkernel::network::Transport;
 use mkernel::{Communicator, KernelConfig, KernelPlan, Operator, Tuned};
@@ -87,6 +88,7 @@ impl Search<'_> {
             config,
             plan: self.plan,
             machine: self.machine,
+            load: TokenLoad::Full,
             seed: self.seed,
             calls: 1,
             threads: self.threads(),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::cli::machine::{Machine, Simulated};
 use crate::cli::run::ranks::{Job, merge};
+use crate::cli::run::routing::TokenLoad;
 use crate::cli::toml_file;
 use mkernel::KernelConfig;
 use mkernel::network::Transport;
@@ -44,6 +45,7 @@ fn job<'a>(config: &'a KernelConfig, plan: &'a KernelPlan) -> Job<'a> {
             skew: 20,
             timeline: false,
         }),
+        load: TokenLoad::Full,
         seed: 3,
         calls: 1,
         threads: 1,

@@ -12,6 +12,7 @@ mod truth;
 
 use super::inputs::{Inputs, Random};
 use super::ranks::{Completed, Job, RankError, merge};
+use super::routing::TokenLoad;
 use super::verdict::Results;
 use crate::cli::machine::{Machine, Simulated};
 use crate::cli::parallel::in_parallel;
@@ -191,6 +192,7 @@ fn job<'a>(seed: u64, drawn: &'a Drawn) -> Job<'a> {
     Job {
         config: &drawn.config,
         plan: &drawn.plan,
+        load: TokenLoad::Any,
         machine: Machine::Simulated(Simulated {
             sms: drawn.sms,
             skew: drawn.skew,
