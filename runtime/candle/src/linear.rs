@@ -9,17 +9,18 @@ use crate::ranks::Ranks;
 use candle_core::{Module, Result, Tensor};
 use layer::Layer;
 use mkernel::Operand;
-use mkernel::spec::{Activation, Dim, GemmConfig, GemmOp};
+use mkernel::spec::{Activation, Dim, GemmConfig, GemmOp, Scales};
 
 /// A linear layer whose outputs are divided among the ranks: the first layer of a block under tensor parallelism.
 ///
 /// This rank has the rows of the weight that belong to its outputs: `[N, K]`, where N is the number of outputs of this
-/// rank. There are four forms of the forward pass:
+/// rank. There are five forms of the forward pass:
 ///
 /// - [`forward`](Module::forward): all ranks have all of `x [.., K]`. Each rank computes its columns, `[.., N]`,
 ///   without communication, as Megatron, vLLM and mistral.rs do without sequence parallelism.
 /// - [`forward_activated`](Self::forward_activated): `forward` and an activation, in one kernel.
 /// - [`forward_swiglu`](Self::forward_swiglu): `forward` of a gate and an up projection, and SwiGLU, in one kernel.
+/// - [`forward_swiglu_e4m3`](Self::forward_swiglu_e4m3): the same in e4m3, with scales.
 /// - [`forward_gathered`](Self::forward_gathered): each rank has its rows of x. They are gathered while the rank computes
 ///   its columns for all rows. This is sequence parallelism.
 ///
@@ -37,6 +38,7 @@ pub struct ColumnParallel(Layer);
 /// - [`forward`](Module::forward): every rank gets the whole sum, `[.., N]`, with equal bits on all ranks.
 /// - [`forward_activated`](Self::forward_activated), [`forward_residual`](Self::forward_residual) and
 ///   [`forward_rms_norm`](Self::forward_rms_norm): `forward` and an activation, a residual, or a residual and RMSNorm.
+///   [`forward_rms_norm_e4m3`](Self::forward_rms_norm_e4m3) returns e4m3 with scales.
 /// - [`forward_scattered`](Self::forward_scattered): each rank gets its rows. This is sequence parallelism.
 ///
 /// A weight of e4m3 has scales, and so has x: see [`Factor`]. Each rank has scales of its own.
@@ -102,10 +104,32 @@ impl ColumnParallel {
     /// # Errors
     /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
     pub fn forward_swiglu(&self, x: impl Into<Factor>) -> Result<Tensor> {
-        let n = self.0.outputs()?;
-        let mut config = self.0.config(GemmOp::Gemm)?;
-        (config.n, config.epilogue.swiglu) = (Dim::Static(n as u64 / 2), true);
+        let (config, _) = self.swiglu()?;
         self.forward_finished(x.into(), config)
+    }
+
+    /// Computes [`forward_swiglu`](Self::forward_swiglu) in e4m3, with a scale for each 128 elements of a row: the input of a
+    /// [`RowParallel`] whose weight has scales of blocks. N/2 is a multiple of 16.
+    ///
+    /// # Errors
+    /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
+    pub fn forward_swiglu_e4m3(&self, x: impl Into<Factor>) -> Result<Factor> {
+        let ((mut config, n), x) = (self.swiglu()?, x.into());
+        config.epilogue.result_scales = Scales::Block;
+        let rows = self.0.count_rows(&x)?;
+        let of_row = config.epilogue.result_scales.of_row(n as u64) as usize;
+        let results = [(Operand::C, n), (Operand::CScales, of_row)];
+        let results = results.map(|(operand, cols)| (operand, dims_with_last(x.elements(), cols)));
+        let [y, scales] = self.0.call(config, (&x, rows), &[], results)?;
+        Factor::scaled(y, scales)
+    }
+
+    /// Returns the configuration of SwiGLU, and its columns.
+    fn swiglu(&self) -> Result<(GemmConfig, usize)> {
+        let n = self.0.outputs()? / 2;
+        let mut config = self.0.config(GemmOp::Gemm)?;
+        (config.n, config.epilogue.swiglu) = (Dim::Static(n as u64), true);
+        Ok((config, n))
     }
 
     /// Computes C of `gemm` with the epilogue of this configuration.

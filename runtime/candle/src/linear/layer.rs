@@ -146,16 +146,24 @@ impl Layer {
         let factors = [(Operand::A, x.elements()), (Operand::B, self.weight())];
         let mut inputs: Vec<Input<'_>> = factors.into_iter().chain(scales).collect();
         inputs.extend_from_slice(added);
-        let dtype = match self.weight().dtype() {
-            DType::F8E4M3 => DType::BF16,
-            dtype => dtype,
-        };
-        let outputs = results.map(|(operand, dims)| Output::new(operand, dims, dtype));
+        let outputs = results.map(|(operand, dims)| {
+            let dtype = self.result_dtype(operand, config.epilogue);
+            Output::new(operand, dims, dtype)
+        });
         let called = Called {
             operator: &operator,
             rows: Some(rows as u64),
         };
         call_with_rows(&self.ranks, called, &inputs, outputs)
+    }
+
+    fn result_dtype(&self, operand: Operand, epilogue: Epilogue) -> DType {
+        match (operand, self.weight().dtype()) {
+            (Operand::CScales, _) => DType::F32,
+            (Operand::C, _) if epilogue.quantises() => DType::F8E4M3,
+            (_, DType::F8E4M3) => DType::BF16,
+            (_, dtype) => dtype,
+        }
     }
 
     /// Returns an operator for this number of rows. One operator serves all numbers of rows up to a power of two, so operators are

@@ -7,7 +7,7 @@ use crate::matmul::dims_with_last;
 use crate::operands::Input;
 use candle_core::{Result, Tensor};
 use mkernel::Operand;
-use mkernel::spec::{Activation, Epilogue, Eps, GemmOp, Norm};
+use mkernel::spec::{Activation, Epilogue, Eps, GemmOp, Norm, Scales};
 
 impl RowParallel {
     /// Computes the whole sum of `x [.., K]` with an activation: `[.., N]`, with equal bits on all ranks.
@@ -54,16 +54,29 @@ impl RowParallel {
         (residual, weight): (&Tensor, &Tensor),
         eps: f32,
     ) -> Result<(Tensor, Tensor)> {
-        let epilogue = Epilogue {
-            residual: true,
-            norm: Norm::Rms,
-            eps: Eps::new(eps),
-            ..Epilogue::default()
-        };
         let added = [(Operand::Residual, residual), (Operand::Weight, weight)];
         let results = [Operand::C, Operand::ResidualOut];
+        let epilogue = normalised(eps, Scales::None);
         let [y, residual_out] = self.summed(&x.into(), epilogue, &added, results)?;
         Ok((y, residual_out))
+    }
+
+    /// Computes [`forward_rms_norm`](Self::forward_rms_norm) with normalised rows of e4m3, which are the input of a layer whose weight
+    /// has scales of the same kind: of rows or of blocks. N is a multiple of 16.
+    ///
+    /// # Errors
+    /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
+    pub fn forward_rms_norm_e4m3(
+        &self,
+        x: impl Into<Factor>,
+        (residual, weight): (&Tensor, &Tensor),
+        (eps, scales): (f32, Scales),
+    ) -> Result<(Factor, Tensor)> {
+        let added = [(Operand::Residual, residual), (Operand::Weight, weight)];
+        let results = [Operand::C, Operand::CScales, Operand::ResidualOut];
+        let epilogue = normalised(eps, scales);
+        let [y, of_rows, residual_out] = self.summed(&x.into(), epilogue, &added, results)?;
+        Ok((Factor::scaled(y, of_rows)?, residual_out))
     }
 
     /// Calls `gemm_ar` with this epilogue, the bias, and the operands that the epilogue adds.
@@ -76,7 +89,8 @@ impl RowParallel {
     ) -> Result<[Tensor; R]> {
         let layer = &self.0;
         let rows = layer.count_rows(x)?;
-        let dims = dims_with_last(x.elements(), layer.outputs()?);
+        let n = layer.outputs()?;
+        let dims = dims_with_last(x.elements(), n);
         for (operand, residual) in added {
             if *operand == Operand::Residual && residual.dims() != dims {
                 refuse!(
@@ -90,7 +104,22 @@ impl RowParallel {
             bias: config.epilogue.bias,
             ..epilogue
         };
-        let results = results.map(|operand| (operand, dims.clone()));
+        let of_row = epilogue.result_scales.of_row(n as u64) as usize;
+        let results = results.map(|operand| match operand {
+            Operand::CScales => (operand, dims_with_last(x.elements(), of_row)),
+            _ => (operand, dims.clone()),
+        });
         layer.call(config, (x, rows), added, results)
+    }
+}
+
+/// The epilogue that adds a residual and normalises rows.
+fn normalised(eps: f32, result_scales: Scales) -> Epilogue {
+    Epilogue {
+        residual: true,
+        norm: Norm::Rms,
+        eps: Eps::new(eps),
+        result_scales,
+        ..Epilogue::default()
     }
 }

@@ -159,3 +159,45 @@ fn quantised_rows_of_a_norm_are_the_input_of_a_layer() -> Result<()> {
     }
     Ok(())
 }
+
+/// Checks that rows of e4m3 with scales of `block` elements are these rows, but for the rounding to 3 bits behind the leading bit.
+fn expect_quantised(found: &Factor, rows: &Tensor, block: usize) -> Result<()> {
+    let shape = rows.dims2()?;
+    let scales = found.scales().expect("scales");
+    let of_elements = wide(scales, shape.into(), [1, block])?;
+    let numbers = (found.elements().to_dtype(DType::F32)? * &of_elements)?;
+    let rows = rows.to_dtype(DType::F32)?;
+    // bf16 is rounded too. The smallest elements are multiples of 2^-9.
+    let allowed = ((rows.abs()? * 0.07)? + (of_elements / 512.0)?)?;
+    let excess = ((numbers - rows)?.abs()? - allowed)?.flatten_all()?;
+    let most = excess.max(0)?.to_scalar::<f32>()?;
+    assert!(most <= 0.0, "{most} more than rounding explains");
+    Ok(())
+}
+
+/// The hidden rows of an MLP, and the rows that the next MLP takes, are e4m3 where they are computed.
+#[test]
+fn products_are_the_inputs_of_layers() -> Result<()> {
+    let (x, _) = factor(Scales::Block, 1, [ROWS, INPUTS], 1)?;
+    let (w1, _) = factor(Scales::Block, 2, [2 * HIDDEN, INPUTS], WEIGHT_BLOCK)?;
+    let (w2, _) = factor(Scales::Block, 3, [INPUTS, HIDDEN], WEIGHT_BLOCK)?;
+    let (residual, weight) = (random(4, &[ROWS, INPUTS])?, random(5, &[INPUTS])?);
+    for kind in [Scales::Block, Scales::Row] {
+        let results = on_ranks(2, |ranks| {
+            let up = ColumnParallel::new(ranks, &w1, None)?;
+            let down = RowParallel::new(ranks, &w2, None)?;
+            let (plain, hidden) = (up.forward_swiglu(&x)?, up.forward_swiglu_e4m3(&x)?);
+            let others = (&residual, &weight);
+            let normalised = down.forward_rms_norm(&hidden, others, 1e-5)?;
+            let quantised = down.forward_rms_norm_e4m3(&hidden, others, (1e-5, kind))?;
+            Ok(((plain, hidden), normalised, quantised))
+        });
+        for ((plain, hidden), (y, z), (quantised, also_z)) in &results {
+            expect_quantised(hidden, plain, 128)?;
+            let block = if kind == Scales::Row { INPUTS } else { 128 };
+            expect_quantised(quantised, y, block)?;
+            expect_equal(also_z, z, "the new residual")?;
+        }
+    }
+    Ok(())
+}
