@@ -7,7 +7,7 @@ use mkernel_testing::golden::Golden;
 /// Panics unless the plan of a golden that sends tokens satisfies `is`. `what` describes the plan.
 fn some(goldens: &[Golden], what: &str, is: impl Fn(u32, &DispatchPlan) -> bool) {
     super::some(goldens, what, |golden| match &golden.plan.body().op_plan {
-        OpPlan::Dispatch(op_plan) => is(golden.plan.spec.world(), op_plan),
+        OpPlan::Dispatch(of) => of.dispatches() && is(golden.plan.spec.world(), of),
         _ => false,
     });
 }
@@ -64,7 +64,7 @@ fn goldens_cover_the_code_of_expert_kernels() {
 fn goldens_cover_whole_layers_of_experts() {
     let mut goldens = Golden::all();
     goldens.retain(|golden| match &golden.plan.body().op_plan {
-        OpPlan::Dispatch(op_plan) => op_plan.returns(),
+        OpPlan::Dispatch(op_plan) => op_plan.is_layer(),
         _ => false,
     });
     for is_first in [true, false] {
@@ -81,6 +81,36 @@ fn goldens_cover_whole_layers_of_experts() {
         some(&goldens, "each layout of a whole layer", |_, of| {
             of.config.b_layout == layout
         });
+    }
+}
+
+/// Experts with rows have the same code in all tiles.
+#[test]
+fn goldens_cover_rows_that_return() {
+    let mut goldens = Golden::all();
+    goldens.retain(|golden| match &golden.plan.body().op_plan {
+        OpPlan::Dispatch(op_plan) => !op_plan.dispatches(),
+        _ => false,
+    });
+    for is in [true, false] {
+        let of = |is_of: &dyn Fn(u32, &DispatchPlan) -> bool| {
+            let plans = goldens
+                .iter()
+                .filter_map(|golden| match &golden.plan.body().op_plan {
+                    OpPlan::Dispatch(of) => Some((golden.plan.spec.world(), of)),
+                    _ => None,
+                });
+            plans.filter(|(world, of)| is_of(*world, of) == is).count() > 0
+        };
+        assert!(of(&|world, _| world == 1), "rows in each world");
+        assert!(
+            of(&|_, of| of.config.b_layout == BLayout::Nk),
+            "each layout"
+        );
+        assert!(
+            of(&|_, of| of.config.dtype == Dtype::E4m3),
+            "each size of elements"
+        );
     }
 }
 

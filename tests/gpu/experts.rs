@@ -1,4 +1,4 @@
-//! Tests of layers of experts with exactly known results, by `dispatch_gemm` and `combine` or by `moe_layer`: random and skewed
+//! Tests of layers of experts with exactly known results, by `dispatch_gemm` and `combine` or `gemm_combine`, or by `moe_layer`: random and skewed
 //! routing, a new number of tokens in each call, graphs, an absent rank, and invalid experts.
 
 use crate::compile::compile;
@@ -86,7 +86,7 @@ fn layers_of_e4m3(world: u32, nodes: u32) -> Vec<(&'static str, Layer)> {
     ]
 }
 
-/// Returns whole layers of one operator on one node.
+/// Returns whole layers on one node, of one operator or of two.
 fn whole_layers(world: u32) -> Vec<(&'static str, Layer)> {
     let whole = Layer {
         tile: None,
@@ -99,8 +99,11 @@ fn whole_layers(world: u32) -> Vec<(&'static str, Layer)> {
     vec![
         ("whole", whole.clone()),
         ("whole with missing choices", whole.clone().padded()),
-        ("whole of fp16", fp16(whole)),
-        ("whole of e4m3", whole_of_e4m3),
+        ("whole of fp16", fp16(whole.clone())),
+        ("whole of e4m3", whole_of_e4m3.clone()),
+        ("two products", whole.clone().apart()),
+        ("two products of fp16", fp16(whole).apart()),
+        ("two products of e4m3", whole_of_e4m3.apart()),
     ]
 }
 

@@ -1,4 +1,4 @@
-//! Kernels of `dispatch_gemm`, `combine` and `moe_layer`.
+//! Kernels of `dispatch_gemm`, `combine`, `gemm_combine` and `moe_layer`.
 
 use crate::Kernel;
 use mkernel::network::Faults;
@@ -38,6 +38,10 @@ pub const KERNELS: &[Kernel<Layer>] = &[
     ("whole_of_e4m3", whole_of_e4m3),
     ("short_whole_of_e4m3", short_whole_of_e4m3),
     ("rows_of_e4m3", rows_of_e4m3),
+    ("returned_rows", returned_rows),
+    ("returned_short_rows", returned_short_rows),
+    ("returned_rows_ahead", returned_rows_ahead),
+    ("returned_rows_of_e4m3", returned_rows_of_e4m3),
     ("from_logits", from_logits),
 ];
 
@@ -267,6 +271,42 @@ fn whole_layer(world: u32, experts: u64, top_k: u64, max_tokens: u64) -> Layer {
     let mut layer = Layer::new(world, experts, top_k, max_tokens).whole();
     (layer.hidden, layer.intermediate) = (456, 200);
     layer
+}
+
+/// The same layer of `dispatch_gemm` and `gemm_combine`.
+fn returned_layer(world: u32, experts: u64, top_k: u64, max_tokens: u64) -> Layer {
+    whole_layer(world, experts, top_k, max_tokens).apart()
+}
+
+/// Tokens without choices, and a rank without tokens.
+fn returned_rows() -> Layer {
+    returned_layer(2, 6, 2, 24)
+        .mixed([&[24, 24], &[24, 0], &[3, 24]])
+        .padded()
+}
+
+/// Tiles of one stage on one CTA: loads run ahead, so warps are at different tiles.
+fn returned_short_rows() -> Layer {
+    let mut layer = returned_layer(1, 6, 2, 24);
+    (layer.hidden, layer.intermediate, layer.sms, layer.skew) = (64, 64, 1, 100);
+    layer.mixed([&[24], &[24], &[24]])
+}
+
+/// Tiles with rows of both ranks and of two warpgroups, on ranks out of step.
+fn returned_rows_ahead() -> Layer {
+    let mut layer = returned_layer(2, 4, 2, 70);
+    (layer.tile, layer.skew, layer.pattern) = (Some((128, 256)), 100, CallPattern::OutOfStep);
+    layer.mixed([&[70, 70], &[1, 70], &[70, 0]])
+}
+
+/// Rows with scales, on ranks out of step.
+fn returned_rows_of_e4m3() -> Layer {
+    let mut layer = whole_layer(2, 4, 2, 70).scaled(Scales::Block);
+    (layer.hidden, layer.intermediate, layer.tile) = (464, 256, None);
+    (layer.skew, layer.pattern) = (100, CallPattern::OutOfStep);
+    layer
+        .apart()
+        .mixed([&[70, 70], &[1, 70], &[70, 0]])
 }
 
 /// Tiles of the down projection wait for tiles that other CTAs compute.

@@ -8,7 +8,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 /// A kernel of each operator, whose tiles and chunks are few enough for a cell each.
-const KERNELS: [&str; 13] = [
+const KERNELS: [&str; 14] = [
     "--op=ag_gemm --world=4 --m=4096 --n=2048 --k=4096 --transfer=sm_push",
     "--op=gemm_rs --world=4 --m=4096 --n=2048 --k=4096",
     "--op=gemm_ar --world=8 --nodes=2 --m=2048 --n=2048 --k=4096",
@@ -16,6 +16,7 @@ const KERNELS: [&str; 13] = [
     "--op=ring_attention --world=4 --batch=1 --seq=4096 --heads=8 --kv-heads=8 --head-dim=128 --causal",
     "--op=dispatch_gemm --world=4 --experts=16 --top-k=4 --max-tokens=1024 --hidden=2048 --intermediate=1024",
     "--op=moe_layer --world=4 --experts=16 --top-k=4 --max-tokens=1024 --hidden=2048 --intermediate=1024 --swiglu",
+    "--op=gemm_combine --world=4 --experts=16 --top-k=4 --max-tokens=1024 --hidden=2048 --intermediate=1024",
     "--op=combine --world=4 --experts=16 --top-k=4 --max-tokens=1024 --hidden=2048",
     "--op=all_reduce --world=8 --m=128 --n=8192",
     "--op=all_gather --world=8 --m=128 --n=8192",
@@ -56,7 +57,7 @@ fn cells(plan: &Value) -> u64 {
     let config = &plan["spec"]["config"];
     let world = count(&config["world"]);
     match config["op"].as_str().expect("an operator") {
-        "dispatch_gemm" | "moe_layer" => return count(&plan["shape"]["experts"]),
+        "dispatch_gemm" | "moe_layer" | "gemm_combine" => return count(&plan["shape"]["experts"]),
         "combine" => return world * world,
         "ring_attention" => {
             // Causal attention of rank 0, which has the first chunk.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 /// A small kernel of each operator.
-const KERNELS: [(&str, &[&str]); 13] = [
+const KERNELS: [(&str, &[&str]); 14] = [
     (
         "ag_gemm",
         &[
@@ -64,6 +64,17 @@ const KERNELS: [(&str, &[&str]); 13] = [
             "--intermediate=128",
             "--b-layout=nk",
             "--swiglu=true",
+        ],
+    ),
+    (
+        "gemm_combine",
+        &[
+            "--experts=8",
+            "--top-k=2",
+            "--max-tokens=16",
+            "--hidden=256",
+            "--intermediate=128",
+            "--b-layout=nk",
         ],
     ),
     (

@@ -9,7 +9,7 @@ use super::*;
 use std::fs;
 
 /// A larger kernel of each operator.
-const KERNELS: [(&str, &[&str]); 13] = [
+const KERNELS: [(&str, &[&str]); 14] = [
     (
         "ag_gemm",
         &["--m=4096", "--n=4096", "--k=4096", "--b-layout=nk"],
@@ -58,6 +58,17 @@ const KERNELS: [(&str, &[&str]); 13] = [
             "--intermediate=768",
             "--b-layout=nk",
             "--swiglu=true",
+        ],
+    ),
+    (
+        "gemm_combine",
+        &[
+            "--experts=64",
+            "--top-k=4",
+            "--max-tokens=1024",
+            "--hidden=2048",
+            "--intermediate=768",
+            "--b-layout=nk",
         ],
     ),
     (

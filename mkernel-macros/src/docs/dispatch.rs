@@ -1,4 +1,4 @@
-//! The documentation of `dispatch_gemm` and `moe_layer`.
+//! The documentation of operators with products of experts.
 
 use super::gemm::{SAME, blocks};
 use super::operand::OperandDoc;
@@ -24,6 +24,11 @@ pub fn semantics(config: &DispatchConfig, ranks: Ranks) -> Vec<String> {
             size(config.top_k, "k"),
             size(config.experts, "E")
         ),
+        DispatchOp::GemmCombine => format!(
+            "`A · W` of each row, with the weight of the row's expert, summed with the router's weights over the rows of each token, on the token's rank. A token has up to {} rows of {} experts. Rows are ordered by expert, as `dispatch_gemm` leaves them.",
+            size(config.top_k, "k"),
+            size(config.experts, "E")
+        ),
     };
     let experts = match config.router.scores {
         Scores::Given => String::new(),
@@ -41,6 +46,53 @@ pub fn semantics(config: &DispatchConfig, ranks: Ranks) -> Vec<String> {
 
 /// The operands of a rank.
 pub fn operands(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
+    match config.op.dispatches() {
+        true => operands_of_tokens(config, ranks),
+        false => operands_of_rows(config, ranks),
+    }
+}
+
+/// The operands of a kernel whose experts have rows.
+fn operands_of_rows(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
+    let (tokens, hidden) = (size(config.max_tokens, "T"), size(config.hidden, "H"));
+    let cols = size(config.intermediate, "I");
+    let local = ranks.part(config.experts, "E");
+    let choices = format!("[{tokens}, {}]", size(config.top_k, "k"));
+    let weight = match config.b_layout {
+        BLayout::Kn => format!("[{local}, {cols}, {hidden}]"),
+        BLayout::Nk => format!("[{local}, {hidden}, {cols}]"),
+    };
+    let types = config.types();
+    let numbers = |operand, shape| OperandDoc::new(operand, Dtype::Int32, shape);
+    let mut operands = vec![
+        OperandDoc::new(Operand::A, types.tokens, format!("[max_rows, {cols}]"))
+            .note("only rows of experts"),
+        numbers(Operand::ExpertOffsets, format!("[{local} + 1]"))
+            .note("as `dispatch_gemm` writes them"),
+        numbers(Operand::NumTokens, "[1]".to_owned()),
+        numbers(Operand::RowIndices, choices.clone()).note("as `dispatch_gemm` writes them"),
+        OperandDoc::new(Operand::TopkWeights, Dtype::Fp32, choices),
+        OperandDoc::new(Operand::B, types.weights, weight),
+        OperandDoc::new(Operand::C, types.c, format!("[{tokens}, {hidden}]"))
+            .note("only the first `num_tokens` rows"),
+    ];
+    let (of_cols, of_hidden) = (blocks(config.intermediate, "I"), blocks(config.hidden, "H"));
+    let (of_rows, of_weights) = match config.scales {
+        Scales::None => return operands,
+        Scales::Tensor => ("[1]".to_owned(), format!("[{local}]")),
+        Scales::Row => ("[max_rows]".to_owned(), format!("[{local}, {hidden}]")),
+        Scales::Block => (
+            format!("[max_rows, {of_cols}]"),
+            format!("[{local}, {of_hidden}, {of_cols}]"),
+        ),
+    };
+    let scales = [(Operand::AScales, of_rows), (Operand::BScales, of_weights)];
+    operands.extend(scales.map(|(operand, shape)| OperandDoc::new(operand, Dtype::Fp32, shape)));
+    operands
+}
+
+/// The operands of a kernel to whose experts tokens are sent.
+fn operands_of_tokens(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
     let (tokens, hidden) = (size(config.max_tokens, "T"), size(config.hidden, "H"));
     let cols = size(config.intermediate, "I");
     let local = ranks.part(config.experts, "E");
@@ -65,8 +117,8 @@ pub fn operands(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
     ];
     operands.extend(routes(config, &tokens, &choices));
     let b = OperandDoc::new(Operand::B, types.weights, weight);
-    operands.extend(match config.op {
-        DispatchOp::DispatchGemm => vec![
+    operands.extend(match config.op.returns() {
+        false => vec![
             b,
             OperandDoc::new(Operand::C, types.c, format!("[max_rows, {cols}]"))
                 .note("only rows that have a token"),
@@ -74,12 +126,13 @@ pub fn operands(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
                 Operand::ExpertOffsets,
                 Dtype::Int32,
                 format!("[{local} + 1]"),
-            ),
+            )
+            .written(),
             OperandDoc::new(Operand::RowIndices, Dtype::Int32, choices)
                 .written()
                 .note("rank · max_rows + row, or -1, for `combine`"),
         ],
-        DispatchOp::MoeLayer => {
+        true => {
             let down = match config.b_layout {
                 BLayout::Kn => format!("[{local}, {cols}, {hidden}]"),
                 BLayout::Nk => format!("[{local}, {hidden}, {cols}]"),
@@ -167,8 +220,12 @@ fn scales(
 
 /// Summarises the plan in a few words.
 pub fn planned(plan: &DispatchPlan) -> String {
-    format!(
-        "tile {}×{}, {} stages, {} communication CTAs",
-        plan.tile.m, plan.tile.n, plan.stages, plan.comm_ctas
-    )
+    let tile = format!(
+        "tile {}×{}, {} stages",
+        plan.tile.m, plan.tile.n, plan.stages
+    );
+    match plan.dispatches() {
+        true => format!("{tile}, {} communication CTAs", plan.comm_ctas),
+        false => tile,
+    }
 }

@@ -181,6 +181,38 @@ impl Experts {
         y.narrow(0, 0, count)
     }
 
+    /// Multiplies the rows of [`Self::dispatch`] by the experts' down projections, and returns the results to their tokens: `[T, H]`,
+    /// sums weighted by the router. All ranks are on one node.
+    ///
+    /// `topk_weights` are f32 `[T, top_k]`, and `down` is of the type of the weights, `[E/W, H, I]`. A token without any choice
+    /// gets zeros.
+    ///
+    /// # Errors
+    /// Fails if the sizes do not fit, or if the operator cannot be prepared or called.
+    pub fn gemm_combine(
+        &self,
+        dispatched: &Dispatched,
+        topk_weights: &Tensor,
+        down: &Tensor,
+    ) -> Result<Tensor> {
+        operands::check(&self.ranks, "the down projection of Experts", down)?;
+        let operator = self.operator(DispatchOp::GemmCombine)?;
+        let (_, hidden, _) = down.dims3()?;
+        let weights = self.pad(topk_weights)?;
+        let inputs = [
+            (Operand::A, &dispatched.rows),
+            (Operand::ExpertOffsets, &dispatched.expert_offsets),
+            (Operand::NumTokens, &dispatched.num_tokens),
+            (Operand::RowIndices, &dispatched.row_indices),
+            (Operand::TopkWeights, &weights),
+            (Operand::B, down),
+        ];
+        let c = (self.sizes.max_tokens, hidden);
+        let c = Output::new(Operand::C, c, self.weight.dtype());
+        let [y] = call(&self.ranks, &operator, &inputs, [c])?;
+        y.narrow(0, 0, dispatched.tokens)
+    }
+
     /// Returns the columns of a row of an expert.
     fn intermediate(&self) -> Result<usize> {
         let (_, cols, _) = self.weight.dims3()?;
@@ -191,7 +223,7 @@ impl Experts {
         let config = DispatchConfig {
             dtype: operands::dtype("weight", &self.weight, &Dtype::FACTORS)?,
             b_layout: BLayout::Nk,
-            swiglu: self.swiglu,
+            swiglu: self.swiglu && op.dispatches(),
             max_rows: self.sizes.max_rows,
             ..DispatchConfig::new(op)
         };

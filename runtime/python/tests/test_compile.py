@@ -29,6 +29,9 @@ def arguments():
     yield OPS.dispatch_gemm.default, (a, ids, b[None].contiguous()), {}
     gate_up, down = tensor(6, 0, (1, 64, 16)), tensor(7, 0, (1, 8, 64))
     yield OPS.moe_layer.default, (a, ids, torch.ones(4, 1), gate_up, down), {}
+    yield OPS.moe_layer_from_logits.default, (a, x, gate_up.repeat(8, 1, 1), down.repeat(8, 1, 1), 2), {"options": 'scores = "softmax"'}
+    offsets, indices = torch.tensor([0, 4]).int(), torch.arange(4).int()[:, None]
+    yield OPS.gemm_combine.default, (tensor(8, 0, (4, 8)), offsets, indices, torch.ones(4, 1), down), {}
     yield OPS.combine.default, (tensor(5, 0, (4, 8)), ids + torch.arange(4).int()[:, None], torch.ones(4, 1), 1), {}
     yield OPS.ring_attention.default, (q, q, q), {}
     yield OPS.ring_attention_cached.default, (q, keys, keys, torch.ones(1, 1).int()), {}
@@ -43,7 +46,7 @@ def arguments():
     yield OPS.dispatch_gemm.default, (narrow[0], ids, transposed[None]), scales
 
 
-@pytest.mark.parametrize("index", range(30))
+@pytest.mark.parametrize("index", range(32))
 def test_torch_finds_no_fault(index):
     def rank(group):
         op, args, kwargs = list(arguments())[index]
@@ -53,7 +56,7 @@ def test_torch_finds_no_fault(index):
             utils = utils[1:]
         torch.library.opcheck(op, args, kwargs, test_utils=utils)
 
-    assert len(list(arguments())) == 30
+    assert len(list(arguments())) == 32
     mkernel.run(rank, 1)
 
 

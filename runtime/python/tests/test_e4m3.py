@@ -227,6 +227,12 @@ def test_moe_layer(world):
         weights, names = (gate_up.transpose(1, 2), down.transpose(1, 2)), ("a_scales", "b_scales", "down_scales")
         return mkernel.moe_layer(x, ids, router, *weights, **dict(zip(names, scales, strict=True)))
 
+    def apart(x, router, gate_up, down, a_scales, b_scales, down_scales):
+        scales = {"a_scales": a_scales, "b_scales": b_scales, "result_scales": "block"}
+        rows, of_rows, *lists = mkernel.dispatch_gemm(x, ids, gate_up.transpose(1, 2), swiglu=True, **scales)
+        scales = {"a_scales": of_rows, "b_scales": down_scales}
+        return mkernel.gemm_combine(rows, *lists, router, down.transpose(1, 2), **scales)
+
     graph = compiled(eager)
 
     def rank(group):
@@ -239,6 +245,7 @@ def test_moe_layer(world):
         y = eager(x, router, gate_up, down, *scales)
         assert y.dtype == torch.bfloat16 and not y[0].any()
         assert torch.equal(graph(x, router, gate_up, down, *scales), y)
+        assert torch.equal(apart(x, router, gate_up, down, *scales), y)
         of_up, of_down = (torch.cat([exact_weight(*given, h) for given in w]) for w, h in ((ups, 2), (downs, 1)))
         chosen = ids[1:, 0].long()
         hidden_rows = gated(torch.einsum("th,tnh->tn", exact_rows(x, a_scales)[1:], of_up[chosen]))

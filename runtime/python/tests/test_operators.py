@@ -274,6 +274,36 @@ def test_moe_layer(world, is_transposed):
         assert torch.equal(y[0], torch.zeros_like(y[0]))
         scale = float(exact.abs().max())
         assert_close(y[1 : tokens - 1], exact[1 : tokens - 1], scale)
+        rows, offsets, indices = mkernel.dispatch_gemm(x, ids, weights[0], num_tokens=count, max_rows=64, swiglu=True)
+        apart = mkernel.gemm_combine(rows, offsets, indices, router, weights[1], num_tokens=count)
+        assert torch.equal(apart[: tokens - 1], y[: tokens - 1])
+
+    mkernel.run(rank, world)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+def test_moe_layer_from_logits(world, scores):
+    tokens, hidden, intermediate, experts, top_k = 9, 64, 40, 8, 2
+
+    def rank(group):
+        x = tensor(0, group.rank, (tokens, hidden))
+        own = slice(group.rank * experts // world, (group.rank + 1) * experts // world)
+        gate_up, down = tensor(1, 0, (experts, hidden, 2 * intermediate))[own], tensor(2, 0, (experts, intermediate, hidden))[own]
+        logits = tensor(3, group.rank, (tokens, experts), torch.float32)
+        bias = tensor(4, 0, (experts,), torch.float32) if scores == "sigmoid" else None
+        options = {"scores": scores, "score_bias": bias, "renormalise": scores == "sigmoid"}
+        y, ids, weights = mkernel.moe_layer_from_logits(x, logits, gate_up, down, top_k, **options)
+        exact = logits.double().softmax(1) if scores == "softmax" else logits.double().sigmoid()
+        chosen = (exact if bias is None else exact + bias.double()).topk(top_k, 1).indices
+        assert torch.equal(ids.long(), chosen)
+        expected = exact.gather(1, chosen)
+        if scores == "sigmoid":
+            expected /= expected.sum(1, keepdim=True)
+        assert (weights.double() - expected).abs().max() < 1e-5
+        assert torch.equal(y, mkernel.moe_layer(x, ids, weights, gate_up, down))
+        strided = tensor(5, 0, (tokens, 2 * experts), torch.float32)[:, :experts]
+        mkernel.moe_layer_from_logits(x, strided, gate_up, down, top_k, scores=scores)
 
     mkernel.run(rank, world)
 

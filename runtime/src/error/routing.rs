@@ -93,10 +93,41 @@ pub enum RoutingFault {
         /// The number of rows of all ranks.
         rows: u32,
     },
+    /// An offset of an expert is not possible. The rank has no rows in this call.
+    #[error(
+        "offset {number} of `expert_offsets` is {offset}, but {before} to {most} are possible. Pass the `expert_offsets` that \
+         dispatch_gemm wrote in the same call as the rows"
+    )]
+    ExpertOffset {
+        /// The index of the offset.
+        number: u32,
+        /// The value of the offset.
+        offset: i32,
+        /// The value of the preceding offset.
+        before: i32,
+        /// The most rows of the rank's experts, or 0 for the first offset.
+        most: u32,
+    },
+    /// The rank of a row has fewer rows. The token's sum lacks the row.
+    #[error(
+        "choice {choice} of token {token} has row index {row_index}, but the rank of this row has {rows} rows. Pass the `row_indices` and, on \
+         that rank, the `expert_offsets` that dispatch_gemm wrote in the same call"
+    )]
+    NoSuchRow {
+        /// The token, as a row of the rank's tokens.
+        token: u32,
+        /// The index among the token's choices.
+        choice: u32,
+        /// The index that was passed.
+        row_index: i32,
+        /// The number of rows of the rank of the row.
+        rows: u32,
+    },
 }
 
-/// Two tokens of a call of `combine` have one row index. Only the rank that has the row finds this mistake, and on several
-/// nodes only if `max_rows` bounds its memory. The call fails on all ranks, since the sums of both tokens would be wrong.
+/// Two tokens of a call of `combine` or `gemm_combine` have one row index. `combine` finds this mistake only across nodes, and only
+/// if `max_rows` bounds the memory of the rank that has the row. The call fails on all ranks, since the sums of both tokens would be
+/// wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "rank {rank}, call {call} of {operator}: choice {choice} of token {token} has row index {row_index}, and so has another token. Pass the \
@@ -244,6 +275,20 @@ impl RoutingFault {
             Self::Offset(OffsetFault::new(token, seen, wanted))
         } else if is(Wait::RowIndex) {
             Self::RowIndex {
+                token,
+                choice,
+                row_index: seen as i32,
+                rows: wanted,
+            }
+        } else if is(Wait::ExpertOffset) {
+            Self::ExpertOffset {
+                number: token,
+                offset: seen as i32,
+                before: choice as i32,
+                most: wanted,
+            }
+        } else if is(Wait::NoSuchRow) {
+            Self::NoSuchRow {
                 token,
                 choice,
                 row_index: seen as i32,

@@ -47,6 +47,9 @@ enum Wait : u32 {
   kCachedRows = 30,  // a number of cached rows that is possible: sequence `index` has `seen` cached rows on rank `peer`, and `wanted` is the most
   kHidden = 31,  // hidden rows of an expert
   kReturned = 32,  // the results of a peer's experts
+  kExpertOffset = 33,  // the offset of an expert that is possible: offset `index` is `seen`, `peer` is the previous offset, and `wanted` is the most
+  kNoSuchRow = 34,  // a row of an expert: `seen` is the row index of choice `peer` of token `index`, and the rank of the row has `wanted` rows
+  kPlaced = 35,  // a peer's places for results
 };
 
 enum Activity : u32 {

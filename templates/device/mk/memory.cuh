@@ -122,6 +122,12 @@ __device__ __forceinline__ u32 exchange_relaxed_gpu(u32* p, u32 value) {
   return old;
 }
 
+__device__ __forceinline__ u64 exchange_relaxed_sys(u64* p, u64 value) {
+  u64 old;
+  asm volatile("atom.relaxed.sys.global.exch.b64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(value) : "memory");
+  return old;
+}
+
 // Orders this thread's accesses before the fence, and everything that it has acquired, before its accesses after the
 // fence, for every thread that sees the later accesses.
 __device__ __forceinline__ void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }

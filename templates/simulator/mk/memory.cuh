@@ -71,6 +71,9 @@ __forceinline__ u32 fetch_add_relaxed_gpu(u32* p, u32 value) {
 __forceinline__ u32 exchange_relaxed_gpu(u32* p, u32 value) {
   return sim::rmw(p, value, sim::kExchange, sim::kRelaxed, sim::kGpu);
 }
+__forceinline__ u64 exchange_relaxed_sys(u64* p, u64 value) {
+  return sim::rmw(p, value, sim::kExchange, sim::kRelaxed, sim::kSys);
+}
 
 __forceinline__ void fence_sys() { mk_calls->fence(sim::kFenceThread, sim::kSys, sim::place()); }
 __forceinline__ void fence_sc_sys() { mk_calls->fence(sim::kFenceThread, sim::kSys, sim::place()); }

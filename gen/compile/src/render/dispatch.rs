@@ -1,4 +1,4 @@
-//! The parts of the source of `dispatch_gemm` that depend on its plan.
+//! The parts of the source of an operator with products of experts that depend on its plan.
 
 use super::assembly::{Assembly, Config};
 use super::scales::{scales, sent_scales};
@@ -6,9 +6,9 @@ use super::text::plural;
 use mkernel_spec::plan::{
     Body, COPIES_AHEAD, DispatchPlan, FAULT_WORDS, GROUP_ROWS, SLOT_BYTES, Split,
 };
-use mkernel_spec::{BLayout, Scores, Topology};
+use mkernel_spec::{BLayout, DispatchOp, Scores, Topology};
 
-/// A plan of `dispatch_gemm` with its op_plan.
+/// A plan with its op_plan.
 #[derive(Clone, Copy)]
 struct Dispatch<'a> {
     topology: Topology,
@@ -16,7 +16,7 @@ struct Dispatch<'a> {
     op_plan: &'a DispatchPlan,
 }
 
-/// Assembles the source of `dispatch_gemm`.
+/// Assembles the source.
 pub(super) fn assembly(body: &Body, op_plan: &DispatchPlan, topology: Topology) -> Assembly {
     let dispatch = Dispatch {
         topology,
@@ -31,13 +31,19 @@ pub(super) fn assembly(body: &Body, op_plan: &DispatchPlan, topology: Topology) 
     let mut banner = dispatch.computes();
     banner.extend(dispatch.exchanges());
     Assembly {
-        title: match op_plan.returns() {
-            true => "C = weighted sums of what each token's experts make of it, one launch",
-            false => "C = tokens of each expert · its weight, one launch",
+        title: match op_plan.config.op {
+            DispatchOp::DispatchGemm => "C = tokens of each expert · its weight, one launch",
+            DispatchOp::MoeLayer => {
+                "C = weighted sums of what each token's experts make of it, one launch"
+            }
+            DispatchOp::GemmCombine => {
+                "C = weighted sums of rows · weights of experts, one launch"
+            }
         },
-        headers: vec![match op_plan.returns() {
-            true => "moe/moe_layer",
-            false => "moe/dispatch_gemm",
+        headers: vec![match op_plan.config.op {
+            DispatchOp::DispatchGemm => "moe/dispatch_gemm",
+            DispatchOp::MoeLayer => "moe/moe_layer",
+            DispatchOp::GemmCombine => "moe/gemm_combine",
         }],
         config: dispatch.config(),
         policies: [("epilogue", epilogue.to_owned())].into(),
@@ -52,15 +58,18 @@ impl Dispatch<'_> {
             topology, op_plan, ..
         } = self;
         let (world, shape) = (topology.world(), op_plan.shape);
-        let cols = op_plan.weight_cols();
-        let weights = match op_plan.config.b_layout {
-            BLayout::Kn => format!("[{}, {cols}]", shape.hidden),
-            BLayout::Nk => format!("[{cols}, {}]", shape.hidden),
+        let (k, cols) = match op_plan.dispatches() {
+            true => (shape.hidden, op_plan.weight_cols()),
+            false => (shape.intermediate, shape.hidden),
         };
-        let result = if op_plan.config.swiglu {
-            "silu(gate) · up"
-        } else {
-            "the product"
+        let weights = match op_plan.config.b_layout {
+            BLayout::Kn => format!("[{k}, {cols}]"),
+            BLayout::Nk => format!("[{cols}, {k}]"),
+        };
+        let result = match (op_plan.dispatches(), op_plan.config.swiglu) {
+            (false, _) => "A has",
+            (true, true) => "C is silu(gate) · up,",
+            (true, false) => "C is the product,",
         };
         vec![
             format!(
@@ -77,7 +86,7 @@ impl Dispatch<'_> {
                 op_plan.types().tokens
             ),
             format!(
-                "weight  {weights} of each expert; C is {result}, up to {} rows",
+                "weight  {weights} of each expert; {result} up to {} rows",
                 op_plan.max_rows
             ),
             format!(
@@ -97,7 +106,7 @@ impl Dispatch<'_> {
             body,
             op_plan,
         } = self;
-        if topology.world() == 1 {
+        if topology.world() == 1 || !op_plan.dispatches() {
             return Vec::new();
         }
         let mut lines = vec![format!(
@@ -117,16 +126,18 @@ impl Dispatch<'_> {
         let mut c = Config::default();
         self.experts(&mut c);
         self.tiles(&mut c);
-        if self.topology.world() > 1 {
+        if self.topology.world() > 1 && self.op_plan.dispatches() {
             self.exchange(&mut c);
         }
         c.section("launch")
-            .u32("kThreads", self.body.launch.threads, "")
-            .u32(
+            .u32("kThreads", self.body.launch.threads, "");
+        if self.op_plan.dispatches() {
+            c.u32(
                 "kCommCtas",
                 self.op_plan.comm_ctas,
                 "CTAs that send tokens before they compute",
             );
+        }
         c
     }
 
@@ -136,6 +147,18 @@ impl Dispatch<'_> {
         } = self;
         let shape = op_plan.shape;
         let local_experts = op_plan.local_experts(topology.world()) as u32;
+        let [rows, cols, factors] = match op_plan.dispatches() {
+            true => [
+                "most rows of C on a rank",
+                "columns of C",
+                "element of tokens and weights",
+            ],
+            false => [
+                "most rows of A on a rank",
+                "columns of A",
+                "element of A and weights",
+            ],
+        };
         c.section("ranks, experts and tokens")
             .u32("kNodes", topology.nodes, "")
             .u32("kLocalWorld", topology.local_world, "ranks of a node")
@@ -147,22 +170,17 @@ impl Dispatch<'_> {
                 shape.max_tokens as u32,
                 "most tokens of a rank",
             )
-            .u32(
-                "kMaxRows",
-                op_plan.max_rows as u32,
-                "most rows of C on a rank",
-            )
+            .u32("kMaxRows", op_plan.max_rows as u32, rows)
             .u32("kHidden", shape.hidden as u32, "columns of a token")
-            .u32("kCols", shape.intermediate as u32, "columns of C")
-            .element(
-                "ElementA",
-                op_plan.types().tokens,
-                "element of tokens and weights",
-            )
+            .u32("kCols", shape.intermediate as u32, cols)
+            .element("ElementA", op_plan.types().tokens, factors)
             .element("ElementC", op_plan.types().c, "element of C");
         scales(op_plan.config.scales, c);
         if op_plan.config.router.chooses() {
             self.router(c);
+        }
+        if !op_plan.dispatches() {
+            return;
         }
         c.section("message of a rank to another")
             .u32(
@@ -200,9 +218,11 @@ impl Dispatch<'_> {
 
     fn tiles(self, c: &mut Config) {
         let op_plan = self.op_plan;
-        let (kn, weights) = match op_plan.config.b_layout {
-            BLayout::Kn => (true, "weights are [hidden, columns]"),
-            BLayout::Nk => (false, "weights are [columns, hidden]"),
+        let (kn, weights) = match (op_plan.config.b_layout, op_plan.dispatches()) {
+            (BLayout::Kn, true) => (true, "weights are [hidden, columns]"),
+            (BLayout::Nk, true) => (false, "weights are [columns, hidden]"),
+            (BLayout::Kn, false) => (true, "weights are [columns of A, hidden]"),
+            (BLayout::Nk, false) => (false, "weights are [hidden, columns of A]"),
         };
         let split = match op_plan.split {
             Split::Rows => "mk::gemm::GroupSplit::kRows",
@@ -221,13 +241,12 @@ impl Dispatch<'_> {
                 "kCopiesAhead",
                 COPIES_AHEAD,
                 "stages whose rows a load warp has under way",
-            )
-            .u32(
-                "kBoxCols",
-                op_plan.box_cols(),
-                "columns of the weight per TMA load",
-            )
-            .bool("kBMnMajor", kn, weights)
+            );
+        if op_plan.dispatches() {
+            let note = "columns of the weight per TMA load";
+            c.u32("kBoxCols", op_plan.box_cols(), note);
+        }
+        c.bool("kBMnMajor", kn, weights)
             .name("kGroupSplit", split, "how two warpgroups share a tile")
             .u32(
                 "kMostSplits",
@@ -240,7 +259,10 @@ impl Dispatch<'_> {
                 "row tiles that advance along the columns together",
             );
         if op_plan.returns() {
-            let note = "columns of the down projection per TMA load";
+            let note = match op_plan.dispatches() {
+                true => "columns of the down projection per TMA load",
+                false => "columns of the weight per TMA load",
+            };
             c.u32("kDownBoxCols", op_plan.down_box_cols(), note);
         }
     }

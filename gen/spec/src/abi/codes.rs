@@ -110,6 +110,11 @@ codes! {
             where "sequence `index` has `seen` cached rows on rank `peer`, and `wanted` is the most";
         Hidden = 31, "hidden rows of an expert";
         Returned = 32, "the results of a peer's experts";
+        ExpertOffset = 33, "the offset of an expert that is possible"
+            where "offset `index` is `seen`, `peer` is the previous offset, and `wanted` is the most";
+        NoSuchRow = 34, "a row of an expert"
+            where "`seen` is the row index of choice `peer` of token `index`, and the rank of the row has `wanted` rows";
+        Placed = 35, "a peer's places for results";
     }
 }
 

@@ -57,7 +57,7 @@ pub enum Operand {
     ScoreBias,
     /// The top-k experts of each token, `[tokens, top_k]`, dense; -1 is no choice.
     TopkIds,
-    /// The first row of each expert in C, and the end of the last expert's rows, dense.
+    /// The first row of each expert among the rows of the rank, and the end of the last expert's rows, dense.
     ExpertOffsets,
     /// The row index of each (token, k), `[tokens, top_k]`, dense: row `i` of rank `r`'s C has the index `r · max_rows + i`. An
     /// entry without a choice is -1.
@@ -116,8 +116,8 @@ impl Operand {
         }
     }
 
-    /// Whether kernels write the operand rather than read it. Some operators write `row_indices`,
-    /// `topk_ids` and `topk_weights`, and others read these operands.
+    /// Whether kernels write the operand rather than read it. Some operators write `row_indices`, `expert_offsets`, `topk_ids` and
+    /// `topk_weights`, and others read these operands.
     #[must_use]
     pub const fn is_result(self) -> bool {
         matches!(
@@ -127,7 +127,6 @@ impl Operand {
                 | Self::ResidualOut
                 | Self::O
                 | Self::Lse
-                | Self::ExpertOffsets
                 | Self::Y
                 | Self::YScales
         )

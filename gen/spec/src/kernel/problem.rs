@@ -119,6 +119,7 @@ impl Op {
             Self::Gemm => GemmConfig::new(GemmOp::Gemm).into(),
             Self::RingAttention => AttentionConfig::new(AttentionOp::RingAttention).into(),
             Self::DispatchGemm => DispatchConfig::new(DispatchOp::DispatchGemm).into(),
+            Self::GemmCombine => DispatchConfig::new(DispatchOp::GemmCombine).into(),
             Self::MoeLayer => DispatchConfig::new(DispatchOp::MoeLayer).into(),
             Self::Combine => CombineConfig::new(CombineOp::Combine).into(),
             Self::AllReduce => CollectiveConfig::new(CollectiveOp::AllReduce).into(),

@@ -30,6 +30,10 @@ choices! {
         /// Each token goes to the ranks of its experts, which multiply the token by each expert's weight. Rows are ordered
         /// by expert, then by source rank and token. The indices of the rows are also results, for [`Self::Combine`].
         DispatchGemm = "dispatch_gemm",
+        /// `C[T,H] = Σ_k w_k · A_k · B_expert`, the mirror of [`Self::DispatchGemm`]: each expert multiplies its rows by its weight,
+        /// and the results return, weighted, to the tokens of the rows. The result of an expert is rounded once to the type of C;
+        /// sums are in fp32, in the order of a token's choices.
+        GemmCombine = "gemm_combine",
         /// A whole layer of experts in one launch: each token goes to the ranks of its experts, which apply `silu(gate) · up`
         /// and the down projection, and gets the weighted sum of the results back. The result of an expert is rounded once to
         /// the type of tokens; sums are in fp32, in the order of a token's choices.

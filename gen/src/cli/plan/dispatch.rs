@@ -1,4 +1,4 @@
-//! Describes the plan of `dispatch_gemm` and `moe_layer`.
+//! Describes the plan of an operator with products of experts.
 
 use super::description::{Description, acknowledged, ranks_on};
 use mkernel_spec::plan::{Body, DispatchPlan};
@@ -8,12 +8,15 @@ pub(super) fn describe(body: &Body, op_plan: &DispatchPlan, topology: Topology) 
     Description {
         computes: computes(op_plan, topology),
         summary: format!(
-            "tile {}x{}, {} stages, {} CTAs of which {} communicate",
+            "tile {}x{}, {} stages, {} CTAs{}",
             op_plan.tile.m,
             op_plan.tile.n,
             op_plan.stages,
             body.launch.grid_ctas,
-            op_plan.comm_ctas
+            match op_plan.dispatches() {
+                true => format!(" of which {} communicate", op_plan.comm_ctas),
+                false => String::new(),
+            }
         ),
         sections: vec![
             ("tiles", tiles(op_plan, topology)),
@@ -36,7 +39,29 @@ fn computes(op_plan: &DispatchPlan, topology: Topology) -> String {
     }
 }
 
+/// What `gemm_combine` computes.
+fn returned(op_plan: &DispatchPlan, topology: Topology) -> String {
+    let shape = op_plan.shape;
+    let layout = match op_plan.config.b_layout {
+        BLayout::Kn => "[columns of A, H]",
+        BLayout::Nk => "[H, columns of A]",
+    };
+    format!(
+        "C = Σ w · (A · B) over the rows of each token, {} experts, {} per token, up to {} tokens [{}] on each of {}, A [rows, {}], weights {layout}, {}",
+        shape.experts,
+        shape.top_k,
+        shape.max_tokens,
+        shape.hidden,
+        ranks_on(topology),
+        shape.intermediate,
+        op_plan.types().tokens,
+    )
+}
+
 fn product(op_plan: &DispatchPlan, topology: Topology) -> String {
+    if !op_plan.dispatches() {
+        return returned(op_plan, topology);
+    }
     let shape = op_plan.shape;
     let weight = match (op_plan.config.swiglu, op_plan.config.b_layout) {
         (false, _) => "tokens · W",
@@ -94,6 +119,13 @@ fn transfer(op_plan: &DispatchPlan, topology: Topology) -> Vec<String> {
         return vec!["none: one rank".to_owned()];
     }
     let (tokens, routing) = (op_plan.shape.max_tokens, op_plan.expected_routing(topology));
+    if !op_plan.dispatches() {
+        return vec![format!(
+            "each result goes to its token from the registers of the product; if experts are chosen evenly, {:.0} of {:.0} rows leave the rank",
+            routing.rows * f64::from(world - 1) / f64::from(world),
+            routing.rows,
+        )];
+    }
     let mates = topology.nodes * (topology.local_world - 1);
     let mut lines = vec![format!(
         "sm_push by {} CTAs, {} tokens under one flag; if experts are chosen evenly, {:.0} of {} pairs of a token and a rank",

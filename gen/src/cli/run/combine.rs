@@ -3,12 +3,13 @@
 use super::inputs::Inputs;
 use super::other_batch::{Lines, OtherBatch};
 use super::reference::{Matrix, padded, rounding_error};
-use super::routing::{NO_CHOICE, OtherTokens, Routing, Sizes, TokenLoad, choose, forget_weights};
+use super::routing::{
+    KeptRows, NO_CHOICE, OtherTokens, Routing, Sizes, TokenLoad, choose, forget_weights,
+};
 use mkernel::Operand;
 use mkernel::spec::plan::{CombinePlan, OpPlan};
 use mkernel::spec::{Dim, Problem, Shape};
 use mkernel::{KernelConfig, KernelPlan};
-use std::collections::{BTreeMap, BTreeSet};
 
 fn sizes(plan: &KernelPlan, op_plan: &CombinePlan) -> Sizes {
     let shape = op_plan.shape;
@@ -29,10 +30,19 @@ pub fn inputs(
     seed: u64,
     call: u32,
 ) -> Inputs {
+    inputs_of_rows(plan, sizes(plan, op_plan), (load, seed, call)).0
+}
+
+/// Random operands of an operator that gets rows from experts, and the routing of the call.
+pub(super) fn inputs_of_rows(
+    plan: &KernelPlan,
+    sizes: Sizes,
+    (load, seed, call): (TokenLoad, u64, u32),
+) -> (Inputs, Routing) {
     let mut inputs = Inputs::random(plan, seed, call, |_| false);
-    let sizes = sizes(plan, op_plan);
     let (ids, counts) = choose(sizes, load, seed, call);
-    let mut row_indices = Routing::new(sizes, &ids, &counts).row_indices;
+    let routing = Routing::new(sizes, &ids, &counts);
+    let mut row_indices = routing.row_indices.clone();
     let entries = sizes.max_tokens * sizes.top_k;
     for indices in &mut row_indices {
         indices.resize(entries, -2); // Entries of tokens beyond the number of tokens. Nothing may read them.
@@ -43,7 +53,7 @@ pub fn inputs(
         (Operand::RowIndices, row_indices),
         (Operand::NumTokens, counts),
     ];
-    inputs
+    (inputs, routing)
 }
 
 /// The expected C of `rank`.
@@ -118,35 +128,19 @@ pub fn other_batch(
     to.max_tokens = tokens.most() as u64;
     of.max_tokens = Dim::Static(to.max_tokens);
     let before = sizes(plan, op_plan);
-    let mut indices = tokens.choices(first.numbers(Operand::RowIndices), before.top_k);
     let mut other = OtherBatch::planned(config, shape, None, vec![tokens.counts()])?;
     let OpPlan::Combine(of_other) = &other.plan.body().op_plan else {
         return None;
     };
-    let most_rows = [before, sizes(&other.plan, of_other)].map(|of| of.max_rows);
-    let of_tokens = indices.iter().zip(&tokens.0);
-    let kept: BTreeSet<i32> = of_tokens
-        .flat_map(|(indices, tokens)| &indices[..tokens.len() * before.top_k])
-        .copied()
-        .filter(|index| *index != NO_CHOICE)
-        .collect();
-    let (mut ends, mut renamed) = (vec![0; before.world], BTreeMap::new());
-    let mut places = Vec::new();
-    for index in kept {
-        let from = (index as usize / most_rows[0], index as usize % most_rows[0]);
-        let to = (from.0, ends[from.0]);
-        ends[to.0] += 1;
-        renamed.insert(index, (to.0 * most_rows[1] + to.1) as i32);
-        places.push([to, from]);
-    }
-    for index in indices.iter_mut().flatten() {
-        *index = renamed.get(index).copied().unwrap_or(*index);
-    }
-    other.inputs.numbers.push((Operand::RowIndices, indices));
+    let kept = KeptRows::of(&tokens, first, [before, sizes(&other.plan, of_other)]);
+    other
+        .inputs
+        .numbers
+        .push((Operand::RowIndices, kept.row_indices));
     Some(other.of(first, |_, spec| match spec.operand {
         Operand::Rows => Some(Lines {
             cols: spec.cols as usize,
-            places: places.clone(),
+            places: kept.places.clone(),
         }),
         Operand::TopkWeights => Some(tokens.lines(before.top_k)),
         _ => Some(tokens.lines(spec.cols as usize)),

@@ -159,15 +159,13 @@ pub fn expected(
         let values = std::mem::take(&mut of_rows.values);
         of_rows.values = padded(values, sizes.max_rows * of_rows.cols);
     }
-    let row_indices: Vec<f32> = routing.row_indices[rank]
-        .iter()
-        .map(|index| *index as f32)
-        .collect();
+    let [offsets, row_indices] = [&routing.offsets(rank), &routing.row_indices[rank]]
+        .map(|numbers| numbers.iter().map(|number| *number as f32).collect());
     let mut expected = router::expected(op_plan, sizes, inputs, rank);
     let scales = c.split_off(1);
     expected.extend(c);
     expected.extend([
-        numbers(routing.offsets(rank)),
+        numbers(offsets),
         numbers(padded(row_indices, sizes.max_tokens * sizes.top_k)),
     ]);
     expected.extend(scales);

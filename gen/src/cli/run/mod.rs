@@ -8,6 +8,7 @@ mod dispatch;
 mod effort;
 pub mod exit_code;
 mod gemm;
+mod gemm_combine;
 mod host_memory;
 pub mod inputs;
 mod junit;

@@ -4,7 +4,7 @@ use super::inputs::Inputs;
 use super::other_batch::{OtherBatch, of_rows};
 use super::reference::{Matrix, matrix_sums_bytes};
 use super::routing::TokenLoad;
-use super::{attention, collective, combine, dispatch, gemm, moe_layer};
+use super::{attention, collective, combine, dispatch, gemm, gemm_combine, moe_layer};
 use mkernel::spec::plan::OpPlan;
 use mkernel::{KernelConfig, KernelPlan};
 
@@ -13,6 +13,9 @@ pub fn inputs(plan: &KernelPlan, load: TokenLoad, seed: u64, call: u32) -> Input
     match &plan.body().op_plan {
         OpPlan::Gemm(of) => gemm::inputs(plan, of, seed, call),
         OpPlan::Attention(of) => attention::inputs(plan, of, seed, call),
+        OpPlan::Dispatch(of) if !of.dispatches() => {
+            gemm_combine::inputs(plan, of, load, seed, call)
+        }
         OpPlan::Dispatch(of) if of.returns() => moe_layer::inputs(plan, of, load, seed, call),
         OpPlan::Dispatch(of) => dispatch::inputs(plan, of, load, seed, call),
         OpPlan::Combine(of) => combine::inputs(plan, of, load, seed, call),
@@ -30,6 +33,9 @@ pub fn expected(
     match &plan.body().op_plan {
         OpPlan::Gemm(of) => gemm::expected(plan, of, inputs, rank, threads),
         OpPlan::Attention(of) => attention::expected(plan, of, inputs, rank, threads),
+        OpPlan::Dispatch(of) if !of.dispatches() => {
+            gemm_combine::expected(plan, of, inputs, rank, threads)
+        }
         OpPlan::Dispatch(of) if of.returns() => {
             moe_layer::expected(plan, of, inputs, rank, threads)
         }
@@ -44,6 +50,9 @@ pub fn other_batch(config: &KernelConfig, plan: &KernelPlan, first: &Inputs) -> 
     match &plan.body().op_plan {
         OpPlan::Gemm(_) | OpPlan::Collective(_) => of_rows(config, plan, first),
         OpPlan::Attention(of) => attention::other_batch(config, plan, of, first),
+        OpPlan::Dispatch(of) if !of.dispatches() => {
+            gemm_combine::other_batch(config, plan, of, first)
+        }
         OpPlan::Dispatch(of) => dispatch::other_batch(config, plan, of, first),
         OpPlan::Combine(of) => combine::other_batch(config, plan, of, first),
     }

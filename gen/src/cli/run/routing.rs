@@ -3,6 +3,7 @@
 use super::inputs::{Inputs, Random};
 use super::other_batch::{Lines, last_half};
 use mkernel::Operand;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The expert and the row index of a choice that a token does not have.
 pub const NO_CHOICE: i32 = -1;
@@ -203,13 +204,13 @@ impl Routing {
     }
 
     /// The expert offsets of `rank`.
-    pub fn offsets(&self, rank: usize) -> Vec<f32> {
+    pub fn offsets(&self, rank: usize) -> Vec<i32> {
         let mut end = 0;
         let ends = self.rows[rank].iter().map(|rows| {
-            end += rows.len();
-            end as f32
+            end += rows.len() as i32;
+            end
         });
-        [0.0].into_iter().chain(ends).collect()
+        [0].into_iter().chain(ends).collect()
     }
 }
 
@@ -254,6 +255,58 @@ impl OtherTokens {
     }
 }
 
+/// The rows of some tokens in another batch. Every rank has these rows in the order of the first call, without the other rows between
+/// them.
+pub struct KeptRows {
+    /// The row indices of the other batch.
+    pub row_indices: Vec<Vec<i32>>,
+    /// The place of each row in the other batch, and its place in the first call: the rank and the row.
+    pub places: Vec<[(usize, usize); 2]>,
+}
+
+impl KeptRows {
+    /// Renames the rows of `tokens`. `sizes` are the sizes of the first call and of the other batch.
+    pub fn of(tokens: &OtherTokens, first: &Inputs, [before, after]: [Sizes; 2]) -> Self {
+        let mut row_indices = tokens.choices(first.numbers(Operand::RowIndices), before.top_k);
+        let of_tokens = row_indices.iter().zip(&tokens.0);
+        let kept: BTreeSet<i32> = of_tokens
+            .flat_map(|(indices, tokens)| &indices[..tokens.len() * before.top_k])
+            .copied()
+            .filter(|index| *index != NO_CHOICE)
+            .collect();
+        let (mut ends, mut renamed) = (vec![0; before.world], BTreeMap::new());
+        let mut places = Vec::new();
+        for index in kept {
+            let index_of = index as usize;
+            let from = (index_of / before.max_rows, index_of % before.max_rows);
+            let to = (from.0, ends[from.0]);
+            ends[to.0] += 1;
+            renamed.insert(index, (to.0 * after.max_rows + to.1) as i32);
+            places.push([to, from]);
+        }
+        for index in row_indices.iter_mut().flatten() {
+            *index = renamed.get(index).copied().unwrap_or(*index);
+        }
+        Self {
+            row_indices,
+            places,
+        }
+    }
+
+    /// The expert offsets of the other batch. `first` are the offsets of the first call.
+    pub fn expert_offsets(&self, first: &[Vec<i32>]) -> Vec<Vec<i32>> {
+        let of_rank = |(rank, offsets): (usize, &Vec<i32>)| {
+            let before = |offset: &i32| {
+                let rows = self.places.iter().map(|[_, from]| from);
+                rows.filter(|from| from.0 == rank && (from.1 as i32) < *offset)
+                    .count() as i32
+            };
+            offsets.iter().map(before).collect()
+        };
+        first.iter().enumerate().map(of_rank).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -270,8 +323,8 @@ mod tests {
     fn rows_of_an_expert_are_in_the_order_of_source_and_token() {
         let ids = [vec![3, 0, 0, 1, 2, 3], vec![0, 2, 1, 0, 3, 3]];
         let routing = Routing::new(SIZES, &ids, &[3, 2]);
-        assert_eq!(routing.offsets(0), [0.0, 4.0, 6.0]);
-        assert_eq!(routing.offsets(1), [0.0, 2.0, 4.0]);
+        assert_eq!(routing.offsets(0), [0, 4, 6]);
+        assert_eq!(routing.offsets(1), [0, 2, 4]);
         assert_eq!(routing.row_indices[0], [102, 0, 1, 4, 100, 103]);
         assert_eq!(routing.row_indices[1], [2, 101, 5, 3]);
     }
@@ -322,8 +375,8 @@ mod tests {
     fn a_choice_that_a_token_does_not_have_makes_no_row() {
         let ids = [vec![3, -1, -1, -1, 2, 3], vec![-1, 2, 1, 0, 3, 3]];
         let routing = Routing::new(SIZES, &ids, &[3, 2]);
-        assert_eq!(routing.offsets(0), [0.0, 1.0, 2.0]);
-        assert_eq!(routing.offsets(1), [0.0, 2.0, 4.0]);
+        assert_eq!(routing.offsets(0), [0, 1, 2]);
+        assert_eq!(routing.offsets(1), [0, 2, 4]);
         assert_eq!(routing.row_indices[0], [102, -1, -1, -1, 100, 103]);
         assert_eq!(routing.row_indices[1], [-1, 101, 1, 0]);
     }

@@ -101,7 +101,13 @@ fn a_whole_layer_is_one_call() -> Result<()> {
             let experts = Experts::new(ranks, SIZES, own(&up)?, true)?;
             let rank = ranks.rank();
             let (ids, weights) = (topk_ids(rank)?, topk_weights(rank)?);
-            experts.layer(&tokens(rank)?, &ids, &weights, &own(&down)?)
+            let (tokens, down) = (tokens(rank)?, own(&down)?);
+            let y = experts.layer(&tokens, &ids, &weights, &down)?;
+            let dispatched = experts.dispatch(&tokens, &ids)?;
+            let apart = experts.gemm_combine(&dispatched, &weights, &down)?;
+            let [whole, apart] = [&y, &apart].map(|y| y.to_dtype(DType::F32)?.to_vec2::<f32>());
+            assert_eq!(whole?, apart?);
+            Ok(y)
         });
         for (rank, y) in results.iter().enumerate() {
             expect_near(y, &expected(rank)?, &format!("rank {rank} of {world}"))?;

@@ -1,8 +1,8 @@
-"""``moe_layer``, ``dispatch_gemm`` and ``combine``: a layer of experts that are divided among the ranks."""
+"""``moe_layer``, ``dispatch_gemm``, ``gemm_combine`` and ``combine``: a layer of experts that are divided among the ranks."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 
@@ -22,12 +22,48 @@ _COMBINE_ARGS = (
     "Tensor rows, Tensor row_indices, Tensor topk_weights, SymInt experts, Tensor? num_tokens=None, str group='default', "
     "str options=''"
 )
-
-_LAYER_ARGS = (
-    "Tensor tokens, Tensor topk_ids, Tensor topk_weights, Tensor gate_up, Tensor down, Tensor? num_tokens=None, "
-    "SymInt? max_rows=None, str group='default', str options='', Tensor? a_scales=None, Tensor? b_scales=None, "
-    "Tensor? down_scales=None"
+_GEMM_COMBINE_ARGS = (
+    "Tensor rows, Tensor expert_offsets, Tensor row_indices, Tensor topk_weights, Tensor weight, Tensor? num_tokens=None, "
+    "str group='default', str options='', Tensor? a_scales=None, Tensor? b_scales=None"
 )
+
+_LAYER_OPTIONS = (
+    "Tensor? num_tokens=None, SymInt? max_rows=None, str group='default', str options='', Tensor? a_scales=None, "
+    "Tensor? b_scales=None, Tensor? down_scales=None"
+)
+_LAYER_ARGS = f"Tensor tokens, Tensor topk_ids, Tensor topk_weights, Tensor gate_up, Tensor down, {_LAYER_OPTIONS}"
+_ROUTED_LAYER_ARGS = (
+    f"Tensor tokens, Tensor logits, Tensor gate_up, Tensor down, SymInt top_k, Tensor? score_bias, {_LAYER_OPTIONS}"
+)
+
+
+class _Choices(NamedTuple):
+    """The experts of tokens and their weights: given by the caller, or written by a kernel that reads logits."""
+
+    ids: Tensor
+    weights: Tensor
+    logits: Tensor | None = None
+    score_bias: Tensor | None = None
+
+    @classmethod
+    def from_logits(cls, tokens: Tensor, logits: Tensor, top_k: Any, score_bias: Tensor | None) -> _Choices:
+        """Return choices that a kernel writes."""
+        shape = (tokens.shape[0], top_k)
+        ids, weights = (tokens.new_empty(shape, dtype=dtype) for dtype in (torch.int32, torch.float32))
+        return cls(ids, weights, logits, score_bias)
+
+    def add(self, tensors: Tensors, experts: int) -> dict[str, Any]:
+        """Add the tensors to a call. Returns the options of the router."""
+        if self.logits is None:
+            tensors.read("topk_ids", self.ids, tuple(self.ids.shape))
+            tensors.read("topk_weights", self.weights, tuple(self.ids.shape))
+            return {}
+        tensors.read("logits", self.logits, (self.ids.shape[0], experts))
+        tensors.read("score_bias", self.score_bias, (experts,))
+        tensors.write("topk_ids", self.ids, tuple(self.ids.shape))
+        tensors.write("topk_weights", self.weights, tuple(self.ids.shape))
+        dtype = str(self.logits.dtype)
+        return {"logits": DTYPES.get(dtype, dtype), "score_bias": self.score_bias is not None}
 
 
 def _max_rows(world: int, local_experts: Any, tokens: Any, top_k: Any) -> Any:
@@ -147,14 +183,78 @@ def _combine(rows, row_indices, topk_weights, experts, num_tokens=None, group=DE
     return result
 
 
-def _layer_fake(tokens, topk_ids, topk_weights, gate_up, down, *_):
+def _gemm_combine_fake(rows, expert_offsets, row_indices, topk_weights, weight, *_):
+    return rows.new_empty((row_indices.shape[0], weight.shape[2]), dtype=result_dtype(rows.dtype))
+
+
+def _gemm_combine(
+    rows,
+    expert_offsets,
+    row_indices,
+    topk_weights,
+    weight,
+    num_tokens=None,
+    group=DEFAULT,
+    options="",
+    a_scales=None,
+    b_scales=None,
+):
+    ranks = find(group, rows)
+    if rows.dim() != 2 or row_indices.dim() != 2 or weight.dim() != 3:
+        shapes = f"rows {tuple(rows.shape)}, row_indices {tuple(row_indices.shape)}, weight {tuple(weight.shape)}"
+        raise error("operands", f"gemm_combine: the shapes are {shapes}. Pass [max_rows, I], [T, top_k] and [experts, I, H]")
+    (max_rows, intermediate), (most, top_k), (local_experts, _, hidden) = rows.shape, row_indices.shape, weight.shape
+    result = _gemm_combine_fake(rows, expert_offsets, row_indices, topk_weights, weight)
+    is_kn = weight.is_contiguous()
+    tensors = Tensors(ranks)
+    tensors.read("a", rows, (max_rows, intermediate))
+    tensors.read("expert_offsets", expert_offsets, (local_experts + 1,))
+    tensors.read("num_tokens", _count(num_tokens, row_indices), (1,))
+    tensors.read("row_indices", row_indices, (most, top_k))
+    tensors.read("topk_weights", topk_weights, (most, top_k))
+    shape = (local_experts, intermediate, hidden) if is_kn else (local_experts, hidden, intermediate)
+    tensors.read("b", weight if is_kn else weight.transpose(1, 2), shape)
+    check_layout(tensors, "weight", weight, is_kn)
+    scales = read_scales(tensors, Factor("a_scales", rows, a_scales, is_right=False), Factor("b_scales", weight, b_scales))
+    tensors.write("c", result, (most, hidden))
+    tensors.check()
+    declared = {
+        "experts": local_experts * ranks.world,
+        "top_k": top_k,
+        "max_tokens": most,
+        "hidden": hidden,
+        "intermediate": intermediate,
+        "dtype": DTYPES.get(str(rows.dtype), str(rows.dtype)),
+        "scales": scales,
+        "b_layout": "kn" if is_kn else "nk",
+        "max_rows": max_rows,
+    }
+    key = ("gemm_combine", *declared.values(), options)
+    tensors.call(ranks.cached(key, lambda: declaration("gemm_combine", declared, options)))
+    return result
+
+
+def _layer_fake(tokens, *_):
     return tokens.new_empty(tokens.shape, dtype=result_dtype(tokens.dtype))
 
 
-def _layer(
+def _layer(tokens, topk_ids, topk_weights, gate_up, down, *args):
+    return _call_layer(_Choices(topk_ids, topk_weights), tokens, gate_up, down, *args)
+
+
+def _routed_layer_fake(tokens, logits, gate_up, down, top_k, score_bias=None, *_):
+    chosen = _Choices.from_logits(tokens, logits, top_k, score_bias)
+    return _layer_fake(tokens), chosen.ids, chosen.weights
+
+
+def _routed_layer(tokens, logits, gate_up, down, top_k, score_bias=None, *args):
+    chosen = _Choices.from_logits(tokens, logits, top_k, score_bias)
+    return _call_layer(chosen, tokens, gate_up, down, *args), chosen.ids, chosen.weights
+
+
+def _call_layer(
+    choices,
     tokens,
-    topk_ids,
-    topk_weights,
     gate_up,
     down,
     num_tokens=None,
@@ -166,19 +266,18 @@ def _layer(
     down_scales=None,
 ):
     ranks = find(group, tokens)
-    if tokens.dim() != 2 or topk_ids.dim() != 2 or gate_up.dim() != 3 or down.dim() != 3:
-        shapes = f"tokens {tuple(tokens.shape)}, topk_ids {tuple(topk_ids.shape)}, gate_up {tuple(gate_up.shape)}"
+    if tokens.dim() != 2 or choices.ids.dim() != 2 or gate_up.dim() != 3 or down.dim() != 3:
+        shapes = f"tokens {tuple(tokens.shape)}, topk_ids {tuple(choices.ids.shape)}, gate_up {tuple(gate_up.shape)}"
         shapes += f", down {tuple(down.shape)}"
         wanted = "[T, H], [T, top_k], [experts, H, 2 * I] and [experts, I, H]"
         raise error("operands", f"moe_layer: the shapes are {shapes}. Pass {wanted}")
-    (most, hidden), top_k, (local_experts, _, columns) = tokens.shape, topk_ids.shape[1], gate_up.shape
-    result = _layer_fake(tokens, topk_ids, topk_weights, gate_up, down)
+    (most, hidden), top_k, (local_experts, _, columns) = tokens.shape, choices.ids.shape[1], gate_up.shape
+    result = _layer_fake(tokens)
     is_kn, intermediate = gate_up.is_contiguous(), columns // 2
     tensors = Tensors(ranks)
     tensors.read("tokens", tokens, (most, hidden))
     tensors.read("num_tokens", _count(num_tokens, tokens), (1,))
-    tensors.read("topk_ids", topk_ids, (most, top_k))
-    tensors.read("topk_weights", topk_weights, (most, top_k))
+    router = choices.add(tensors, local_experts * ranks.world)
     shapes = {"b": (hidden, 2 * intermediate), "down": (intermediate, hidden)}
     for name, weight in (("b", gate_up), ("down", down)):
         rows, cols = shapes[name] if is_kn else shapes[name][::-1]
@@ -203,7 +302,7 @@ def _layer(
         "b_layout": "kn" if is_kn else "nk",
         "swiglu": True,
         "max_rows": _max_rows(ranks.world, local_experts, most, top_k) if max_rows is None else max_rows,
-    }
+    } | router
     key = ("moe_layer", *declared.values(), options)
     tensors.call(ranks.cached(key, lambda: declaration("moe_layer", declared, options)))
     return result
@@ -219,10 +318,14 @@ def _count(num_tokens: Tensor | None, of: Tensor) -> Tensor:
 define(f"dispatch_gemm({_DISPATCH_ARGS}) -> (Tensor, Tensor, Tensor)", _dispatch, _dispatch_fake)
 define(f"dispatch_gemm_e4m3({_DISPATCH_ARGS}) -> (Tensor, Tensor, Tensor, Tensor)", _dispatch_e4m3, _dispatch_fake_e4m3)
 define(f"combine({_COMBINE_ARGS}) -> Tensor", _combine, _combine_fake)
+define(f"gemm_combine({_GEMM_COMBINE_ARGS}) -> Tensor", _gemm_combine, _gemm_combine_fake)
 define(f"moe_layer({_LAYER_ARGS}) -> Tensor", _layer, _layer_fake)
+define(f"moe_layer_from_logits({_ROUTED_LAYER_ARGS}) -> (Tensor, Tensor, Tensor)", _routed_layer, _routed_layer_fake)
 not_differentiable("moe_layer", "the operator computes the forward pass alone")
+not_differentiable("moe_layer_from_logits", "the operator computes the forward pass alone")
 not_differentiable("dispatch_gemm", "the operator computes the forward pass alone")
 not_differentiable("dispatch_gemm_e4m3", "the operator computes the forward pass alone")
+not_differentiable("gemm_combine", "the operator computes the forward pass alone")
 not_differentiable("combine", "the operator computes the forward pass alone")
 
 
@@ -268,6 +371,42 @@ def moe_layer(
     """
     args = (tokens, topk_ids, topk_weights, gate_up, down, num_tokens, max_rows, group, options_text(options))
     return torch.ops.mkernel.moe_layer(*args, a_scales, b_scales, down_scales)
+
+
+def moe_layer_from_logits(
+    tokens: Tensor,
+    logits: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    top_k: int,
+    *,
+    scores: Literal["softmax", "sigmoid"],
+    score_bias: Tensor | None = None,
+    num_tokens: Tensor | None = None,
+    max_rows: int | None = None,
+    a_scales: Tensor | None = None,
+    b_scales: Tensor | None = None,
+    down_scales: Tensor | None = None,
+    group: str = DEFAULT,
+    **options: Any,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Apply a whole layer of experts, which the kernel chooses from the router's logits.
+
+    Args:
+        tokens: See :func:`moe_layer`, as for the arguments that are not listed here.
+        logits: fp32, or bf16 or fp16 as the result, ``[T, E]``: the router's logits.
+        top_k: The number of experts of a token: the experts with the greatest scores.
+        scores: The scores of a token's experts: ``"softmax"`` or ``"sigmoid"`` of its logits.
+        score_bias: fp32 ``[E]``, which is added to scores for the choice of experts. Weights are scores without the bias.
+        options: Options of the operator, such as ``renormalise=True``, ``groups=8``, ``top_groups=4`` and ``score_scale=2.5``.
+
+    Returns:
+        ``[T, H]``, as from :func:`moe_layer`. int32 ``[T, top_k]``: the experts of each token, the best expert first. fp32 ``[T, top_k]``:
+        the weights of these experts. Rows behind ``num_tokens`` are undefined.
+    """
+    options = {"scores": scores} | options
+    args = (tokens, logits, gate_up, down, top_k, score_bias, num_tokens, max_rows, group, options_text(options))
+    return torch.ops.mkernel.moe_layer_from_logits(*args, a_scales, b_scales, down_scales)
 
 
 @overload
@@ -379,3 +518,44 @@ def combine(
     """
     args = (rows, row_indices, topk_weights, experts, num_tokens, group, options_text(options))
     return torch.ops.mkernel.combine(*args)
+
+
+def gemm_combine(
+    rows: Tensor,
+    expert_offsets: Tensor,
+    row_indices: Tensor,
+    topk_weights: Tensor,
+    weight: Tensor,
+    *,
+    num_tokens: Tensor | None = None,
+    a_scales: Tensor | None = None,
+    b_scales: Tensor | None = None,
+    group: str = DEFAULT,
+    **options: Any,
+) -> Tensor:
+    """Multiply the rows of experts by the experts' weights, and return the results to their tokens, as sums weighted by the router.
+
+    The function is the mirror of :func:`dispatch_gemm`, whose results it takes as they are. The ranks are on one node.
+
+    Args:
+        rows: bf16, fp16 or e4m3 (``torch.float8_e4m3fn``) ``[max_rows, I]``, from :func:`dispatch_gemm`.
+        expert_offsets: int32 ``[E/W + 1]``, from the same call.
+        row_indices: int32 ``[T, top_k]``, from the same call.
+        topk_weights: fp32 ``[T, top_k]``: the router's weights.
+        weight: ``[E/W, I, H]``, or a transposed ``[E/W, H, I]``: the down projections of this rank's experts.
+        num_tokens: See :func:`dispatch_gemm`.
+        a_scales: fp32, for e4m3, which needs a transposed ``weight``: one scale ``[1]``; one for each row, ``[max_rows]`` or
+            ``[max_rows, 1]``; or one for each 128 elements of a row, ``[max_rows, ⌈I/128⌉]``, as :func:`dispatch_gemm` returns.
+        b_scales: fp32, with ``a_scales``: ``[E/W]``, ``[E/W, H]`` or ``[E/W, ⌈I/128⌉, ⌈H/128⌉]``.
+        group: The name of the group.
+        options: Options of the operator, such as ``tile_n=128``.
+
+    Returns:
+        ``[T, H]``, bf16 if rows are e4m3. A token without any choice gets zeros. Rows behind ``num_tokens`` are undefined.
+
+    Raises:
+        Error: Of kind ``"values"``, from the next :meth:`Group.check` or :meth:`Group.synchronize`, if an index or an offset is not
+            possible.
+    """
+    args = (rows, expert_offsets, row_indices, topk_weights, weight, num_tokens, group, options_text(options))
+    return torch.ops.mkernel.gemm_combine(*args, a_scales, b_scales)

@@ -4,7 +4,7 @@ from ._all_reduce_norm import all_reduce_rms_norm
 from ._attention import ring_attention
 from ._cached_attention import ring_attention_cached
 from ._collectives import all_gather, all_reduce, all_to_all, broadcast, reduce_scatter
-from ._experts import combine, dispatch_gemm, moe_layer
+from ._experts import combine, dispatch_gemm, gemm_combine, moe_layer, moe_layer_from_logits
 from ._gemm_norms import gemm_ar_rms_norm, gemm_rs_rms_norm
 from ._gemms import ag_gemm, gemm, gemm_ar, gemm_rs
 from ._packed_attention import ring_attention_packed
@@ -29,9 +29,11 @@ __all__ = [
     "gemm",
     "gemm_ar",
     "gemm_ar_rms_norm",
+    "gemm_combine",
     "gemm_rs",
     "gemm_rs_rms_norm",
     "moe_layer",
+    "moe_layer_from_logits",
     "reduce_scatter",
     "ring_attention",
     "ring_attention_cached",

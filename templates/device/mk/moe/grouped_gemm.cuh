@@ -29,7 +29,7 @@ concept GroupedSmem = gemm::MainloopSmem<Smem> && TileSmem<Smem> && OutputSmem<S
 
 // Args: the tensor map b of the weights, and C.
 template <class Args>
-concept GroupedArgs = TokenArgs<Args> && requires(const Args& args) {
+concept GroupedArgs = requires(const Args& args) {
   args.b;
   args.c;
   args.c_row_bytes;
@@ -47,7 +47,6 @@ struct GroupedGemm {
   static_assert(!kHasRowScales || RowScaleSmem<Smem>);
   using Scheduler = TileScheduler<Config, Workspace, Smem, ExpertOrder<Config, Workspace, Smem, Shape>>;
   using Experts = moe::Experts<Config, Workspace>;
-  using Message = RoutingMessage<Config, Workspace>;
 
   // A stage is full when its weights have arrived and the four load warps have written its rows. It is empty when all
   // warps that multiply have read it.
@@ -92,12 +91,16 @@ struct GroupedGemm {
     MK_DEVICE u32 row(u32 copy) const { return warp * kRows + lane / kRowVectors + copy * kRowsAtOnce; }
     MK_DEVICE u32 vector() const { return lane % kRowVectors; }
 
+    // The row of a tile whose address this lane finds, if it finds one.
+    MK_DEVICE u32 found_row() const { return warp * kRows + lane; }
+    MK_DEVICE bool finds_row(const ExpertTile& tile) const { return lane < kRows && found_row() < tile.rows; }
+
     // Finds the rows of a tile. Each lane finds the address of one row by `find_row(row)`, and passes on what else belongs to
     // the row by `keep(row, found)`. Then all lanes read the addresses of the rows that they copy.
     template <class FindRow, class Keep>
     MK_DEVICE void find(const ExpertTile& tile, const FindRow& find_row, const Keep& keep) {
       if (lane < kRows) {
-        const u32 row = warp * kRows + lane;
+        const u32 row = found_row();
         Row found = {};
         if (row < tile.rows) found = find_row(tile.row + row);
         store_address(smem.row_address(row), found.elements);
@@ -147,10 +150,11 @@ struct GroupedGemm {
   };
 
   // A load warp: loads the stages of a tile, whose rows it has found. `is_first`: whether this is the first thread of the first
-  // load warp, which also loads the weights, and takes the next tile by `take()`.
-  template <class Loader, class Take>
+  // load warp, which also loads the weights. All lanes call `meanwhile()` while the last copies arrive. The warps that multiply
+  // see what it has stored behind the last stage.
+  template <class Loader, class Meanwhile>
   static MK_DEVICE void load_tile(const Args& args, Loader& loader, const RowLoader& rows, const ExpertTile& tile, bool is_first,
-                                  const Take& take) {
+                                  const Meanwhile& meanwhile) {
     const Smem& smem = loader.smem;
     auto& stages = loader.stages;
     const u32 begin = tile.slice.begin(Shape::kKSteps), end = tile.slice.end(Shape::kKSteps);
@@ -164,7 +168,7 @@ struct GroupedGemm {
       copy_wait<Config::kCopiesAhead>();
       loader.commit_stage();
     }
-    if (is_first) take();  // the counter answers while the last copies arrive
+    meanwhile();
     // No copies stay in flight here, since the rows of the next tile may arrive much later.
     copy_wait<0>();
     for (u32 left = min(Config::kCopiesAhead, end - begin); left > 0; --left) loader.commit_stage();
@@ -184,7 +188,9 @@ struct GroupedGemm {
       rows.find(
           tile, [&](u32 row) { return find_row(args, ctx, smem, tile.expert, row); },
           [&](u32 row, const Row& found) { keep_scales(args, smem, tiles.place(), row, found); });
-      load_tile(args, loader, rows, tile, is_first, [&] { taker.take(); });
+      load_tile(args, loader, rows, tile, is_first, [&] {
+        if (is_first) taker.take();
+      });
     }
   }
 
@@ -285,6 +291,8 @@ struct GroupedGemm {
 
   // The rows of a tile in C.
   struct RowsOfC {
+    static constexpr bool kMayLackRows = false;
+
     const Args& args;
     const Smem& smem;
     const ExpertTile& tile;
@@ -354,9 +362,11 @@ struct GroupedGemm {
   }
 
   // Waits until row `row` of an expert has arrived, and returns its addresses.
-  static MK_DEVICE Row find_row(const Args& args, const RankContext& ctx, const Smem& smem, u32 expert, u32 row) {
+  static MK_DEVICE Row find_row(const Args& args, const RankContext& ctx, const Smem& smem, u32 expert, u32 row)
+    requires TokenArgs<Args>
+  {
     const auto [source, at] = listed_row(smem, expert, row);
-    const u32 token = mk::load(Message::list_from(ctx, source) + at);
+    const u32 token = mk::load(RoutingMessage<Config, Workspace>::list_from(ctx, source) + at);
     if constexpr (Experts::kWorld > 1) {
       using Tokens = moe::Tokens<Config, Args, Workspace, Smem>;
       if (source != ctx.rank) {

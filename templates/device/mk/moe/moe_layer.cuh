@@ -9,21 +9,17 @@
 #include <mk/call.cuh>
 #include <mk/moe/grouped_gemm.cuh>
 #include <mk/moe/layer_order.cuh>
-#include <mk/moe/results.cuh>
+#include <mk/moe/returned_product.cuh>
 #include <mk/moe/routing.cuh>
 #include <mk/roles.cuh>
 
 namespace mk::moe {
 
 template <class Workspace>
-concept LayerWorkspace = ResultsWorkspace<Workspace> && requires(u32 parity, u32 source, u32 row, u32 part) {
+concept LayerWorkspace = requires(u32 parity, u32 source, u32 row, u32 part) {
   Workspace::choices(parity, source, row);   // the choice whose row a source has listed
   Workspace::hidden_rows(row);               // by expert
   Workspace::hidden_ready(row, part);        // the mark of the last call in which a warp stored its part of a row tile
-};
-template <class Smem>
-concept LayerSmem = GroupedSmem<Smem> && requires(const Smem smem, u32 tile, u32 row) {
-  smem.return_address(tile, row);  // the address to which a row of a tile returns
 };
 
 // The weights of the second product.
@@ -36,14 +32,11 @@ struct DownWeights {
   static MK_DEVICE u64 scales_row_bytes(const Args& args) { return args.down_scales_row_bytes; }
 };
 
-template <class Config, class Args, LayerWorkspace Workspace, LayerSmem Smem, GroupedEpilogue Epilogue>
+template <class Config, class Args, LayerWorkspace Workspace, ReturnSmem Smem, GroupedEpilogue Epilogue>
 struct MoeLayer {
-  // The second product: its K are the columns of the first one.
-  struct DownConfig : Config {
-    static constexpr u32 kHidden = Config::kCols, kCols = Config::kHidden, kBoxCols = Config::kDownBoxCols;
-  };
   using Up = GroupedGemm<Config, Args, Workspace, Smem, Epilogue>;
-  using Down = GroupedGemm<DownConfig, Args, Workspace, Smem, gemm::Product, DownWeights>;
+  using Returned = ReturnedProduct<Config, Args, Workspace, Smem, DownWeights, false>;  // the second product
+  using Down = typename Returned::Product;
   static constexpr u32 kUpTiles = Up::Shape::kColTiles, kDownTiles = Down::Shape::kColTiles;
 
   using Order = LayerOrder<Config, Workspace, Smem, kUpTiles, kDownTiles>;
@@ -83,9 +76,11 @@ struct MoeLayer {
       typename Up::StageLoader loader{ctx, smem};
       typename Scheduler::Taker taker{ctx, smem};
       typename Scheduler::template Reader<kLoad> tiles{ctx, smem};
-      const auto take = [&] { taker.take(); };
+      const auto take = [&] {
+        if (is_first) taker.take();
+      };
       ExpertTile tile;
-      if (is_first) take();
+      take();
       while (tiles.next(tile, [] { __syncwarp(); })) {
         if (tile.col < kUpTiles) {
           typename Up::RowLoader rows{smem, warp, lane_index(), {}};
@@ -120,11 +115,12 @@ struct MoeLayer {
       while (tiles.next(tile, [] {})) {
         Sum sum;
         if (tile.col < kUpTiles) multiply_up(args, ctx, smem, stages, tiles, tile, group, sum);
-        else multiply_down(args, smem, stages, tiles, tile, group, sum);
+        else Returned::template multiply<kUpTiles>(args, smem, stages, tiles, tile, group, sum);
         tiles.release();
       }
       Results::signal(ctx);
-      Results::add_up(args, ctx, blockIdx.x * kMultiplyWarps + warp_index() - kLoadWarps, gridDim.x * kMultiplyWarps);
+      Results::add_up(args, ctx, blockIdx.x * kMultiplyWarps + warp_index() - kLoadWarps, gridDim.x * kMultiplyWarps,
+                      OwnTokens{args});
     }
   };
 
@@ -183,6 +179,8 @@ struct MoeLayer {
 
   // The rows of a tile among the hidden rows.
   struct HiddenRows {
+    static constexpr bool kMayLackRows = false;
+
     const RankContext& ctx;
     const Smem& smem;
     const ExpertTile& tile;
@@ -190,14 +188,6 @@ struct MoeLayer {
     MK_DEVICE u32 first() const { return load_shared(smem.row_begin(tile.expert)) + tile.row; }
     MK_DEVICE u8* line(u32 first, u32 row) const { return ctx.local_ptr(Workspace::hidden_rows(first + row)); }
     MK_DEVICE u8* scales(u32 first, u32 row) const { return line(first, row) + kHiddenBytes; }
-  };
-  // The places of the rows of a tile with their tokens.
-  struct ReturnedRows {
-    const Smem& smem;
-    u32 place;
-
-    MK_DEVICE u32 first() const { return 0; }
-    MK_DEVICE u8* line(u32, u32 row) const { return const_cast<u8*>(load_address(smem.return_address(place, row))); }
   };
 
   // A warpgroup: computes its part of a tile of hidden rows, and stores it.
@@ -217,18 +207,14 @@ struct MoeLayer {
     store_release_gpu(ctx.local_ptr(Workspace::hidden_ready(row_tile(smem, tile), part)), ctx.mark());
   }
 
-  // A warpgroup: computes its part of a tile of the second product, and returns it to the tokens of its rows.
-  static MK_DEVICE void multiply_down(const Args& args, const Smem& smem, typename Up::Stages& stages, const Tiles& tiles,
-                                      ExpertTile& tile, u32 group, Sum& sum) {
-    tile.col -= kUpTiles;
-    if (!Down::multiply_tile(args, smem, stages, tile, tiles.place(), Down::Shape::kKSteps, group, sum)) return;
-    if constexpr (kQuantises) {
-      tiles.again(tile);
-      tile.col -= kUpTiles;
-    }
-    const ReturnedRows rows{smem, tiles.place()};
-    Down::store_sums(args, smem, tile, tiles.place(), group, sum, [] { __syncwarp(); }, rows);
-  }
+  // The tokens of this rank, and the experts of these tokens.
+  struct OwnTokens {
+    const Args& args;
+
+    MK_DEVICE u32 tokens() const { return load_word(args.num_tokens); }
+    MK_DEVICE u32 find(u32 choice) const { return load_word(args.topk_ids + u64{choice} * 4); }
+  };
+  static_assert(Results::kNone == kNoExpert);
 };
 
 }  // namespace mk::moe

@@ -11,7 +11,7 @@ concept OutputSmem = requires(const Smem smem, u32 warp) {
 };
 
 // Rows: the destination of the rows of a tile. `first()` is the first row of the tile there, and `line(first, row)` is the address of row
-// `row` of the tile.
+// `row` of the tile. If kMayLackRows is true, the address of a row that is not stored is null.
 template <class Config, OutputSmem Smem, class Shape>
 struct OutputRows {
   // The memory of a warp.
@@ -38,6 +38,9 @@ struct OutputRows {
       const u32 row = i * 4 + lane / 8;
       if (first + row >= tile.rows || (Shape::kRaggedCols && at >= Config::kCols)) continue;
       u8* line = rows.line(first_of_tile, first + row);
+      if constexpr (Rows::kMayLackRows) {
+        if (line == nullptr) continue;
+      }
       store_vec16(line + E::bytes(at), load_shared_vec16(out + row * kLineBytes + (lane % 8 ^ row % 8) * 16));
     }
   }

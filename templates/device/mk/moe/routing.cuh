@@ -27,7 +27,7 @@ concept RoutingWorkspace = FaultWorkspace<Workspace> && MessageWorkspace<Workspa
 
 // Tables in shared memory that are needed only while tokens are routed. `i` is a choice of the slice.
 template <class Smem>
-concept RoutingSmem = ChoiceSmem<Smem> && RowTables<Smem> && requires(const Smem smem, u32 i, u32 expert, u32 rank) {
+concept RoutingSmem = ChoiceSmem<Smem> && SourceTables<Smem> && requires(const Smem smem, u32 i, u32 expert, u32 rank) {
   smem.choice_row(i);   // its index among this rank's rows of the same expert
   smem.choice_slot(i);  // if the token is sent for the choice: the index among tokens for the destination
   // This rank's rows of the expert, and the tokens that it sends for the expert: in earlier slices, and in all slices.

@@ -1,15 +1,20 @@
-// Tables in shared memory that say where rows, tokens and tiles are. Routing fills them, and they are valid until the
-// end of the call.
+// Tables in shared memory that say where rows, tokens and tiles are. They are filled at the begin of a call, and valid until its
+// end.
 #pragma once
 #include <mk/memory.cuh>
 
 namespace mk::moe {
 
 template <class Smem>
-concept RowTables = requires(const Smem smem, u32 expert, u32 source) {
-  // The first tile and the first row of C of each of this rank's experts. One more entry is the end of the last expert.
+concept RowTables = requires(const Smem smem, u32 expert) {
+  // The first tile and the first row of each of this rank's experts. One more entry is the end of the last expert.
   smem.tile_begin(expert);
   smem.row_begin(expert);
+};
+
+// Kernels that route tokens also have these tables.
+template <class Smem>
+concept SourceTables = RowTables<Smem> && requires(const Smem smem, u32 expert, u32 source) {
   // The index of the first row from rank `source` among the rows of such an expert, and in the list of that rank.
   smem.source_row_begin(expert, source);
   smem.list_begin(expert, source);

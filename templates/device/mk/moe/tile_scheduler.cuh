@@ -58,12 +58,20 @@ struct TilesOfExpert {
   }
 
  private:
-  // Returns the row tile at a position of the order in which the rows of an expert are expected to arrive. Near rows
-  // come from this node, or from this rank if there is one node. The row tiles that have only near rows come first. The
-  // other row tiles are divided among the other ranks, and follow one from each rank in turn.
+  // Returns the row tile at a position of the order of an expert's row tiles.
+  //
+  // If rows arrive, this is the order in which they are expected. Near rows come from this node, or from this rank if there is one
+  // node. The row tiles that have only near rows come first. The other row tiles are divided among the other ranks, and follow one
+  // from each rank in turn.
+  //
+  // If all rows are there, they only leave. Rows are ordered by rank, and each rank begins with rows of the next rank, so that the
+  // ranks return rows to different ranks at a time.
   static MK_DEVICE u32 row_tile_at(const RankContext& ctx, const Smem& smem, u32 expert, u32 position, u32 tiles) {
     if constexpr (Experts::kWorld == 1) {
       return position;
+    } else if constexpr (!SourceTables<Smem>) {
+      const u32 tile = position + static_cast<u32>(u64{tiles} * (ctx.rank + 1) / Experts::kWorld);
+      return tile < tiles ? tile : tile - tiles;
     } else {
       constexpr u32 kNear = Experts::kNodes > 1 ? Experts::kLocalWorld : 1, kOthers = Experts::kWorld - kNear;
       const u32 first = Experts::kNodes > 1 ? ctx.node_first_rank : ctx.rank, last = first + kNear;

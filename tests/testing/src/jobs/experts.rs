@@ -12,6 +12,6 @@ mod reference;
 mod router;
 mod scales;
 
-pub use layer::{Layer, ResultBits, Routing};
+pub use layer::{Form, Layer, ResultBits, Routing};
 pub use recovery::{InvalidCall, all_recover, invalid_calls};
 pub use scales::quantised;

@@ -1,6 +1,7 @@
 //! The limits of operators that route tokens to experts.
 
 mod layer;
+mod rows;
 
 use super::config::{DispatchConfig, DispatchOp, all_rows};
 use crate::arch::Tile;
@@ -17,11 +18,17 @@ pub const MAX_TOP_K: u64 = 16;
 
 /// Records every mistake.
 pub(crate) fn check(config: &DispatchConfig, world: u32, nodes: u32, found: &mut Diagnostics) {
-    if config.op == DispatchOp::MoeLayer {
-        layer::check(config, nodes, found);
+    match config.op {
+        DispatchOp::DispatchGemm => {}
+        DispatchOp::MoeLayer => layer::check(config, nodes, found),
+        DispatchOp::GemmCombine => rows::check(config, world, nodes, found),
     }
     let types = config.types();
-    check_dims(&config.dims(), (types.tokens, types.c), world, found);
+    let of_hidden_and_cols = match config.op.dispatches() {
+        true => (types.tokens, types.c),
+        false => (types.c, types.tokens),
+    };
+    check_dims(&config.dims(), of_hidden_and_cols, world, found);
     narrow::check(found, config.dtype, config.scales, config.b_layout);
     let sizes = Sizes {
         experts: config.experts,
@@ -78,10 +85,10 @@ pub(crate) fn check(config: &DispatchConfig, world: u32, nodes: u32, found: &mut
     }
 }
 
-/// Checks dimensions. Tokens and rows of results have elements of these types.
+/// Checks dimensions. Rows of `hidden` elements and rows of `intermediate` elements have elements of these types.
 pub(crate) fn check_dims(
     dims: &[(Field, Dim)],
-    (tokens, results): (Dtype, Dtype),
+    (of_hidden, of_intermediate): (Dtype, Dtype),
     world: u32,
     found: &mut Diagnostics,
 ) {
@@ -107,9 +114,9 @@ pub(crate) fn check_dims(
             ),
             Field::HIDDEN | Field::INTERMEDIATE => {
                 let dtype = if field == Field::HIDDEN {
-                    tokens
+                    of_hidden
                 } else {
-                    results
+                    of_intermediate
                 };
                 let step = dtype.stride_step();
                 found.require(

@@ -1,4 +1,4 @@
-//! The configuration of operators that send tokens to experts: `dispatch_gemm` and `moe_layer`.
+//! The configuration of operators with products of experts: `dispatch_gemm`, `gemm_combine` and `moe_layer`.
 
 use super::router::Router;
 use crate::arch::Tile;
@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 options! {
-    /// Dispatch of tokens to experts, and their first product: `dtype`, fp32 accumulate. Rank r has experts `r·E/W ..`.
+    /// Products of experts, to which tokens are sent or whose rows return to their tokens: `dtype`, fp32 accumulate. Rank r has
+    /// experts `r·E/W ..`.
     ///
     /// ```
     /// use mkernel_spec::{Dim, DispatchConfig, DispatchOp};
@@ -40,26 +41,27 @@ options! {
             max_tokens as MAX_TOKENS,
             /// Elements of a token.
             hidden as HIDDEN,
-            /// Columns of an expert's first product: of C, or of moe_layer's hidden rows.
+            /// Columns of an expert's first product: of the C of `dispatch_gemm`, of the hidden rows of `moe_layer`, or of the A of
+            /// `gemm_combine`.
             intermediate as INTERMEDIATE,
         }
         options {
             /// Type of the elements of tokens, weights and C.
             ///
-            /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite. With e4m3, weights are
-            /// `[columns, hidden]`, and C is bf16 unless it has scales.
+            /// Sums are fp32. fp16 has numbers up to 65504; larger results become infinite. With e4m3, weights are nk, and C is
+            /// bf16 unless it has scales.
             #[among(Dtype::GEMM_FACTORS)]
             #[serde(default)]
             dtype: Dtype as =DTYPE,
-            /// The elements of tokens, and of an expert's weight, that share a scale, an fp32 number by which the elements
+            /// The elements of tokens or rows of A, and of an expert's weight, that share a scale, an fp32 number by which the elements
             /// are multiplied; only with e4m3.
             #[serde(default)]
             scales: Scales as =SCALES,
-            /// How the weight of an expert lies in memory: as `[hidden, columns]` (kn), or as `[columns, hidden]` (nk).
+            /// How the weight of an expert lies in memory: as `[K, columns]` (kn), or as `[columns, K]` (nk).
             #[serde(default)]
             b_layout: BLayout as =B_LAYOUT,
             /// Whether an expert's weight is a gate and an up projection of equal numbers of columns, with the result
-            /// `silu(gate) · up`.
+            /// `silu(gate) · up`. Not of `gemm_combine`.
             #[serde(default)]
             swiglu: bool as =SWIGLU,
             /// Whether C is e4m3 and 128 elements of a row of C share a scale (block). Only of `dispatch_gemm`.
@@ -68,8 +70,7 @@ options! {
             #[among(Scales::OF_TILES)]
             #[serde(default)]
             result_scales: Scales as =RESULT_SCALES,
-            /// The most rows that a rank's result can have; if absent, the most rows that the tokens of all ranks can
-            /// make.
+            /// The most rows of the experts of a rank; if absent, the most rows that the tokens of all ranks can make.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             max_rows: Option<u32> as MAX_ROWS,
             /// Rows of a tile.
@@ -86,7 +87,7 @@ options! {
             #[limits(1..=16)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             split_k: Option<u32> as =SPLIT_K,
-            /// CTAs that communicate before they compute.
+            /// CTAs that send tokens before they compute.
             #[limits(1..=128)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             comm_ctas: Option<u32> as =COMM_CTAS,
@@ -98,8 +99,8 @@ options! {
             #[limits(1..=65536)]
             #[serde(default, skip_serializing_if = "Option::is_none")]
             puts_in_flight: Option<u32> as PUTS_IN_FLIGHT,
-            /// Whether the bits of a row of C depend only on the token and the weight of the expert, and not on the other tokens or the
-            /// plan.
+            /// Whether the bits of a row of C depend only on the token and the weights of its experts, and not on the other tokens or
+            /// the plan.
             ///
             /// Tiles are then not divided into slices of K.
             #[serde(default)]
@@ -152,11 +153,13 @@ pub enum DispatchOp {
     DispatchGemm,
     /// [`Op::MoeLayer`]
     MoeLayer,
+    /// [`Op::GemmCombine`]
+    GemmCombine,
 }
 
 impl DispatchOp {
     /// All operators of the kind.
-    pub const ALL: [Self; 2] = [Self::DispatchGemm, Self::MoeLayer];
+    pub const ALL: [Self; 3] = [Self::DispatchGemm, Self::MoeLayer, Self::GemmCombine];
 
     /// The [`Op`] of this operator.
     #[must_use]
@@ -164,7 +167,20 @@ impl DispatchOp {
         match self {
             Self::DispatchGemm => Op::DispatchGemm,
             Self::MoeLayer => Op::MoeLayer,
+            Self::GemmCombine => Op::GemmCombine,
         }
+    }
+
+    /// Whether tokens are sent to their experts, which apply the first product.
+    #[must_use]
+    pub const fn dispatches(self) -> bool {
+        !matches!(self, Self::GemmCombine)
+    }
+
+    /// Whether the rows of a product return to their tokens.
+    #[must_use]
+    pub const fn returns(self) -> bool {
+        !matches!(self, Self::DispatchGemm)
     }
 }
 

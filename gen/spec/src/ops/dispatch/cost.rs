@@ -1,4 +1,4 @@
-//! The expected time of a candidate of `dispatch_gemm` or `moe_layer`.
+//! The expected time of a candidate of an operator with products of experts.
 
 use super::types::DispatchTypes;
 use crate::arch::Tile;
@@ -7,12 +7,14 @@ use crate::device::Device;
 use crate::ops::gemm::cost::{group_subs, tile_us};
 use crate::roofline::Bound;
 
-/// The products of a dispatch: the average number of tiles.
+/// The products of experts: the average number of tiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct DispatchGemm {
     pub tile: Tile,
     pub tiles: f64,
-    /// The tiles of the down projection, and its K.
+    /// Whether tokens are routed to their experts first.
+    pub routes: bool,
+    /// The tiles of the down projection behind another product, and its K.
     pub down: (f64, u64),
     pub types: DispatchTypes,
     pub k: u64,
@@ -92,7 +94,7 @@ pub(super) fn products_us(gemm: DispatchGemm, bound: &Bound, device: &Device) ->
     products.factor * (products.added + products.compute.max(bound.memory_us))
 }
 
-/// Expected time of `dispatch_gemm` or `moe_layer`, µs.
+/// Expected time, µs.
 pub(crate) fn dispatch_us(gemm: DispatchGemm, bound: &Bound, device: &Device) -> f64 {
     let costs = device.costs();
     let products = products(gemm, bound, device);
@@ -106,5 +108,10 @@ pub(crate) fn dispatch_us(gemm: DispatchGemm, bound: &Bound, device: &Device) ->
         _ => costs.put_latency_us + costs.put_us(bound),
     };
     let longest = products.compute.max(link).max(nic).max(bound.memory_us);
-    costs.launch_us + costs.dispatch.routing_us + products.factor * (products.added + longest)
+    let routing = if gemm.routes {
+        costs.dispatch.routing_us
+    } else {
+        0.0
+    };
+    costs.launch_us + routing + products.factor * (products.added + longest)
 }

@@ -1,4 +1,4 @@
-//! The name and the arguments of kernels of `dispatch_gemm` and `moe_layer`.
+//! The name and the arguments of kernels with products of experts.
 
 use super::config::{DispatchConfig, DispatchShape};
 use super::op_plan::DispatchPlan;
@@ -29,26 +29,36 @@ pub(super) fn id(op_plan: &DispatchPlan, arch: Arch, topology: Topology) -> Stri
         1 => String::new(),
         splits => format!("k{splits}"),
     };
+    let push = match op_plan.dispatches() {
+        true => format!("_push{}b{}", op_plan.comm_ctas, op_plan.block_tokens),
+        false => String::new(),
+    };
     let swiglu = part(op_plan.config.swiglu, "_swiglu");
     let results = part(op_plan.config.quantises_results(), "_to_e4m3_block");
     let invariant = part(op_plan.config.batch_invariant, "_invariant");
     let router = op_plan.config.router.id();
     format!(
-        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}{splits}_push{}b{}{chunks}{swiglu}{}{}{results}{invariant}{router}",
+        "{}_e{experts}k{top_k}t{max_tokens}r{}h{hidden}i{intermediate}_{}_t{}x{}s{}{splits}{push}{chunks}{swiglu}{}{}{results}{invariant}{router}",
         id_prefix(op_plan.config.op, arch, topology),
         op_plan.max_rows,
         op_plan.config.b_layout,
         op_plan.tile.m,
         op_plan.tile.n,
         op_plan.stages,
-        op_plan.comm_ctas,
-        op_plan.block_tokens,
         op_plan.config.dtype.suffix(),
         op_plan.config.scales.suffix(),
     )
 }
 
 pub(super) fn operands(op_plan: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
+    match op_plan.dispatches() {
+        true => operands_of_tokens(op_plan, world),
+        false => operands_of_rows(op_plan, world),
+    }
+}
+
+/// Operands of kernels to whose experts tokens are sent.
+fn operands_of_tokens(op_plan: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
     let shape = op_plan.shape;
     let local = op_plan.local_experts(world);
     let cols = op_plan.weight_cols();
@@ -101,12 +111,41 @@ pub(super) fn operands(op_plan: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
         operands.extend([
             matrix(Operand::B, rows, cols, types.weights),
             matrix(Operand::C, op_plan.max_rows, shape.intermediate, types.c),
-            numbers(Operand::ExpertOffsets, local + 1),
+            numbers(Operand::ExpertOffsets, local + 1).written(),
             numbers(Operand::RowIndices, choices).written(),
         ]);
     }
     operands.extend(scales(op_plan, local));
     operands.extend(result_scales(op_plan));
+    operands
+}
+
+/// Operands of kernels whose experts have rows.
+fn operands_of_rows(op_plan: &DispatchPlan, world: u32) -> Vec<OperandSpec> {
+    let (shape, types, local) = (op_plan.shape, op_plan.types(), op_plan.local_experts(world));
+    let choices = shape.max_tokens * shape.top_k;
+    let matrix =
+        |operand, rows, cols, dtype| OperandSpec::new(operand, Extent::Fixed(rows), cols, dtype);
+    let vector = |operand, elems| OperandSpec::vector(operand, elems, Dtype::Int32);
+    let (rows, cols) = match op_plan.config.b_layout {
+        BLayout::Kn => (local * shape.intermediate, shape.hidden),
+        BLayout::Nk => (local * shape.hidden, shape.intermediate),
+    };
+    let mut operands = vec![
+        matrix(
+            Operand::A,
+            op_plan.max_rows,
+            shape.intermediate,
+            types.tokens,
+        ),
+        vector(Operand::ExpertOffsets, local + 1),
+        vector(Operand::NumTokens, 1),
+        vector(Operand::RowIndices, choices),
+        OperandSpec::vector(Operand::TopkWeights, choices, Dtype::Fp32),
+        matrix(Operand::B, rows, cols, types.weights),
+        matrix(Operand::C, shape.max_tokens, shape.hidden, types.c),
+    ];
+    operands.extend(scales(op_plan, local));
     operands
 }
 
@@ -119,7 +158,7 @@ fn result_scales(op_plan: &DispatchPlan) -> Option<OperandSpec> {
     })
 }
 
-/// The scales of tokens, and the scales of the weights of this rank's `local` experts.
+/// The scales of tokens or of rows of A, and the scales of the weights of this rank's `local` experts.
 fn scales(op_plan: &DispatchPlan, local: u64) -> Vec<OperandSpec> {
     let DispatchShape {
         max_tokens,
@@ -128,26 +167,24 @@ fn scales(op_plan: &DispatchPlan, local: u64) -> Vec<OperandSpec> {
         ..
     } = op_plan.shape;
     let blocks = |size: u64| size.div_ceil(SCALE_BLOCK);
-    let ((tokens, of_token), (of_expert, of_row)) = match op_plan.config.scales {
+    let (rows, k, cols, parts) = match op_plan.dispatches() {
+        true => (max_tokens, hidden, intermediate, op_plan.weights_of_col()),
+        false => (op_plan.max_rows, intermediate, hidden, 1),
+    };
+    let ((rows, of_row_of_a), (of_expert, of_row)) = match op_plan.config.scales {
         Scales::None => return Vec::new(),
         Scales::Tensor => ((1, 1), (1, 1)),
-        Scales::Row => ((max_tokens, 1), (op_plan.weight_cols(), 1)),
-        Scales::Block => (
-            (max_tokens, blocks(hidden)),
-            (
-                op_plan.weights_of_col() * blocks(intermediate),
-                blocks(hidden),
-            ),
-        ),
+        Scales::Row => ((rows, 1), (parts * cols, 1)),
+        Scales::Block => ((rows, blocks(k)), (parts * blocks(cols), blocks(k))),
     };
     let matrix = |operand, rows, cols| {
         OperandSpec::new(operand, Extent::Fixed(rows), cols, Dtype::Fp32).of_any_stride()
     };
     let mut scales = vec![
-        matrix(Operand::AScales, tokens, of_token),
+        matrix(Operand::AScales, rows, of_row_of_a),
         matrix(Operand::BScales, local * of_expert, of_row),
     ];
-    if op_plan.returns() {
+    if op_plan.is_layer() {
         let rows = local * blocks(hidden);
         scales.push(matrix(Operand::DownScales, rows, blocks(intermediate)));
     }
@@ -207,7 +244,45 @@ fn all_scale_args(config: &DispatchConfig) -> Vec<(&'static str, ArgKind)> {
 }
 
 pub(super) fn args(op_plan: &DispatchPlan, topology: Topology) -> ArgLayout {
-    let (world, hidden, returns) = (topology.world(), op_plan.shape.hidden, op_plan.returns());
+    let mut kinds = match op_plan.dispatches() {
+        true => args_of_tokens(op_plan, topology.world()),
+        false => args_of_rows(op_plan, topology.world()),
+    };
+    kinds.extend([
+        ("workspaces", ArgKind::Workspaces),
+        ("host", ArgKind::HostPage),
+        ("deadline_ns", ArgKind::DeadlineNs),
+        ("rank", ArgKind::Rank),
+    ]);
+    kinds.extend(all_scale_args(&op_plan.config));
+    kinds.extend(common_args(topology));
+    ArgLayout::new(kinds)
+}
+
+/// Arguments of kernels whose experts have rows.
+fn args_of_rows(op_plan: &DispatchPlan, world: u32) -> Vec<(&'static str, ArgKind)> {
+    let DispatchShape {
+        hidden,
+        intermediate,
+        ..
+    } = op_plan.shape;
+    let b = (intermediate, hidden, op_plan.down_box_cols());
+    vec![
+        ("b", weights(op_plan, world, Operand::B, b)),
+        ("a", ArgKind::Pointer(Operand::A)),
+        ("a_row_bytes", ArgKind::RowStrideBytes(Operand::A)),
+        ("expert_offsets", ArgKind::Pointer(Operand::ExpertOffsets)),
+        ("num_tokens", ArgKind::Pointer(Operand::NumTokens)),
+        ("row_indices", ArgKind::Pointer(Operand::RowIndices)),
+        ("topk_weights", ArgKind::Pointer(Operand::TopkWeights)),
+        ("c", ArgKind::Pointer(Operand::C)),
+        ("c_row_bytes", ArgKind::RowStrideBytes(Operand::C)),
+    ]
+}
+
+/// Arguments of kernels to whose experts tokens are sent.
+fn args_of_tokens(op_plan: &DispatchPlan, world: u32) -> Vec<(&'static str, ArgKind)> {
+    let (hidden, returns) = (op_plan.shape.hidden, op_plan.returns());
     let up = (hidden, op_plan.weight_cols(), op_plan.box_cols());
     let down = (op_plan.shape.intermediate, hidden, op_plan.down_box_cols());
     let mut kinds = vec![("b", weights(op_plan, world, Operand::B, up))];
@@ -241,17 +316,9 @@ pub(super) fn args(op_plan: &DispatchPlan, topology: Topology) -> ArgLayout {
     }
     if !returns {
         kinds.extend([
-            ("expert_offsets", ArgKind::Pointer(Operand::ExpertOffsets)),
+            ("expert_offsets", ArgKind::Result(Operand::ExpertOffsets)),
             ("row_indices", ArgKind::Result(Operand::RowIndices)),
         ]);
     }
-    kinds.extend([
-        ("workspaces", ArgKind::Workspaces),
-        ("host", ArgKind::HostPage),
-        ("deadline_ns", ArgKind::DeadlineNs),
-        ("rank", ArgKind::Rank),
-    ]);
-    kinds.extend(all_scale_args(&op_plan.config));
-    kinds.extend(common_args(topology));
-    ArgLayout::new(kinds)
+    kinds
 }

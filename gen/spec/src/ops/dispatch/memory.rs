@@ -1,4 +1,4 @@
-//! Memory of `dispatch_gemm` and `moe_layer`: symmetric memory of a rank, and shared memory of a CTA.
+//! Memory of operators with products of experts: symmetric memory of a rank, and shared memory of a CTA.
 
 use super::op_plan::{DispatchPlan, FAULT_WORDS, TILE_BUFFERS};
 use crate::arch::ArchSpec;
@@ -26,9 +26,14 @@ impl Needs<'_> {
         self.topology.world()
     }
 
+    /// Returns whether tokens are routed to their experts.
+    fn routes(&self) -> bool {
+        self.op_plan.dispatches()
+    }
+
     /// Returns whether tokens are sent to other ranks.
     fn sends(&self) -> bool {
-        self.world() > 1
+        self.routes() && self.world() > 1
     }
 
     /// Returns whether tokens are sent to other nodes.
@@ -64,25 +69,25 @@ regions! {
     pub struct DispatchWorkspace(p: Needs<'_>), from Workspace::STATE_END_BYTES, aligned to 1024;
 
     /// Counts the CTAs that have counted the top-k entries of their slice, over all calls.
-    counted: Element::Flag, [];
+    counted: Element::Flag, [], if p.routes();
     /// Counts the tiles that CTAs have taken. Each call resets the counter of the next call.
     tiles_taken: Element::Words(1), [parity: 2u32];
     /// The mark of the last call in which this rank found a fault in its operands.
-    fault_mark: Element::Flag, [];
+    fault_mark: Element::Flag, [], if p.routes();
     /// The words of the fault in the operands.
-    fault: Element::Words(FAULT_WORDS), [];
+    fault: Element::Words(FAULT_WORDS), [], if p.routes();
     /// For the slice of each CTA: the rows of an expert in the upper half of a word, and the tokens that are sent for
     /// it in the lower half.
-    slice_counts: Element::Words(1), [cta: p.grid_ctas, expert: p.op_plan.shape.experts];
+    slice_counts: Element::Words(1), [cta: p.grid_ctas, expert: p.op_plan.shape.experts], if p.routes();
     /// Counts the CTAs of a source whose part of its message and list has arrived, over all calls.
-    routed: Element::Flag, [source: p.world()];
+    routed: Element::Flag, [source: p.world()], if p.routes();
     /// The message of a source: a fault, the rows of each expert, and the tokens that the source sends for each expert.
-    messages: Element::Words(p.op_plan.count_words()), [parity: 2u32, source: p.world()];
+    messages: Element::Words(p.op_plan.count_words()), [parity: 2u32, source: p.world()], if p.routes();
     /// For each row of a source's tokens on this rank, expert by expert: the slot of the token, or the number of the
     /// token if this rank is the source.
-    lists: Element::Words(1), [parity: 2u32, source: p.world(), row: p.op_plan.source_rows];
+    lists: Element::Words(1), [parity: 2u32, source: p.world(), row: p.op_plan.source_rows], if p.routes();
     /// For each row of a source's tokens on this rank, its choice: `token · top_k + k` of the source.
-    choices: Element::Words(1), [parity: 2u32, source: p.world(), row: p.op_plan.source_rows], if p.op_plan.returns();
+    choices: Element::Words(1), [parity: 2u32, source: p.world(), row: p.op_plan.source_rows], if p.op_plan.is_layer();
     /// The numbers of the tokens that are sent to a destination, by slot.
     send_list: Element::Words(1), [destination: p.topology.destinations(), slot: p.op_plan.shape.max_tokens],
         if p.sends();
@@ -116,9 +121,15 @@ regions! {
     /// The mark of the last call in which a warp stored its part of a tile of hidden rows.
     hidden_ready: Element::Flag,
         [row_tile: p.op_plan.row_tiles(p.world()), part: p.op_plan.col_tiles() * u64::from(p.arch().multiplying_warps())],
-        if p.op_plan.returns();
+        if p.op_plan.is_layer();
     /// The rows of `silu(gate) · up`, by expert. Scales of a row lie behind its elements.
-    hidden_rows: Element::Bytes(p.op_plan.hidden_row_bytes()), [row: p.op_plan.max_rows], if p.op_plan.returns();
+    hidden_rows: Element::Bytes(p.op_plan.hidden_row_bytes()), [row: p.op_plan.max_rows], if p.op_plan.is_layer();
+    /// Counts the warps of a rank that have stored the places of all rows of its tokens, over all calls.
+    placed: Element::Flag, [source: p.world()], if !p.routes();
+    /// The rows of a rank.
+    rows_of: Element::Words(1), [parity: 2u32, source: p.world()], if !p.routes();
+    /// The number of the choice that has a row, below the mark of the last call in which the row had a choice.
+    places: Element::LongWords(1), [row: p.op_plan.max_rows], if !p.routes();
     /// Counts the warps of a rank that have returned all of their rows, over all calls.
     returned: Element::Flag, [source: p.world()], if p.op_plan.returns();
     /// The result of the expert of a choice for the token.
@@ -167,8 +178,8 @@ regions! {
     tile_begin: Element::Words(1), [expert: p.local_experts() + 1];
     row_begin: Element::Words(1), [expert: p.local_experts() + 1];
     /// An expert's first row from a source: the index among the expert's rows, and in the source's list.
-    source_row_begin: Element::Words(1), [expert: p.local_experts(), source: p.world()];
-    list_begin: Element::Words(1), [expert: p.local_experts(), source: p.world()];
+    source_row_begin: Element::Words(1), [expert: p.local_experts(), source: p.world()], if p.routes();
+    list_begin: Element::Words(1), [expert: p.local_experts(), source: p.world()], if p.routes();
     /// The tokens that this rank sends to a destination, their rows on a peer's node, and the tokens from a peer.
     tokens_to: Element::Words(1), [destination: p.topology.destinations()], if p.sends();
     rows_at: Element::Words(1), [peer: p.topology.peers()], if p.puts();
@@ -181,7 +192,7 @@ regions! {
     own_segment: Element::Words(1), [local_rank: p.topology.local_world], if p.puts();
     peer_segment: Element::Words(1), [peer: p.topology.peers(), local_rank: p.topology.local_world], if p.puts();
     /// Whether no wait of routing has failed so far.
-    is_routed: Element::Words(1), [];
+    is_routed: Element::Words(1), [], if p.routes();
 }
 
 regions! {
@@ -228,6 +239,9 @@ pub(super) fn smem(needs: Needs<'_>) -> (Vec<Region>, u32) {
 
 /// Returns the regions whose place stages take later.
 pub(super) fn smem_before_stages(needs: Needs<'_>) -> Vec<Region> {
+    if !needs.routes() {
+        return Vec::new();
+    }
     let mut regions = RoutingSmem::new(needs).regions();
     regions.extend(CopySmem::new(needs).regions());
     regions
@@ -235,7 +249,10 @@ pub(super) fn smem_before_stages(needs: Needs<'_>) -> Vec<Region> {
 
 /// Returns the bytes of the tables that are needed while a slice is routed.
 pub(super) fn routing_bytes(needs: Needs<'_>) -> u64 {
-    RoutingSmem::new(needs).bytes
+    match needs.routes() {
+        true => RoutingSmem::new(needs).bytes,
+        false => 0,
+    }
 }
 
 /// Returns the bytes of the slots through which tokens are sent.

@@ -1,7 +1,7 @@
-//! The part of a plan that only `dispatch_gemm` and `moe_layer` have.
+//! The part of a plan that only operators with products of experts have.
 
 use super::chunks::TokenChunks;
-use super::config::{DispatchConfig, DispatchOp, DispatchShape};
+use super::config::{DispatchConfig, DispatchShape};
 use super::types::DispatchTypes;
 use crate::arch::{Arch, Tile};
 use crate::ops::gemm::{BLayout, Split};
@@ -16,7 +16,7 @@ pub const GROUP_ROWS: u32 = 16;
 pub(super) const TILE_BUFFERS: u32 = 2;
 /// A fault, before the numbers of each expert.
 pub const FAULT_WORDS: u64 = 8;
-/// The part of a plan that only `dispatch_gemm` and `moe_layer` have.
+/// The part of a plan that only operators with products of experts have.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DispatchPlan {
     /// The architecture of the kernel.
@@ -79,19 +79,34 @@ impl DispatchPlan {
         self.tile.n / self.weights_of_col() as u32
     }
 
-    /// Whether experts have a second product, the down projection, whose rows return to their tokens.
+    /// Whether tokens are sent to their experts, which apply the first product.
+    #[must_use]
+    pub const fn dispatches(&self) -> bool {
+        self.config.op.dispatches()
+    }
+
+    /// Whether the rows of the second product, the down projection, return to their tokens.
     #[must_use]
     pub const fn returns(&self) -> bool {
-        matches!(self.config.op, DispatchOp::MoeLayer)
+        self.config.op.returns()
     }
 
-    /// Tiles of an expert's first product that lie side by side.
+    /// Whether the kernel computes both products, and keeps the rows of the first product.
+    #[must_use]
+    pub const fn is_layer(&self) -> bool {
+        self.dispatches() && self.returns()
+    }
+
+    /// Tiles of an expert's first product that lie side by side; 0 if the kernel does not compute this product.
     #[must_use]
     pub const fn col_tiles(&self) -> u64 {
-        self.shape.intermediate.div_ceil(self.tile_cols() as u64)
+        match self.dispatches() {
+            true => self.shape.intermediate.div_ceil(self.tile_cols() as u64),
+            false => 0,
+        }
     }
 
-    /// Tiles of the down projection that lie side by side; 0 if there is none.
+    /// Tiles of the second product that lie side by side; 0 if the kernel does not compute this product.
     #[must_use]
     pub const fn down_col_tiles(&self) -> u64 {
         match self.returns() {
@@ -124,7 +139,7 @@ impl DispatchPlan {
         }
     }
 
-    /// Columns of the down projection that one load brings.
+    /// Columns of the weight of the second product that one load brings.
     #[must_use]
     pub fn down_box_cols(&self) -> u32 {
         match self.config.b_layout {

@@ -1,4 +1,5 @@
-//! `dispatch_gemm` and `moe_layer`: tokens go to the ranks of their experts, and each expert multiplies its tokens by its weight.
+//! Operators with products of experts. With `dispatch_gemm` and `moe_layer`, tokens go to the ranks of their experts, and each expert
+//! multiplies its tokens by its weight.
 //!
 //! Every CTA counts the top-k entries of a slice of the rank's tokens. From the counts of all slices, each CTA computes
 //! where its tokens go. A rank sends to every other rank the number of tokens that it will send for each expert, and
@@ -12,6 +13,9 @@
 //! only when the receiver's counts of this epoch have arrived, and the receiver has then finished the previous call.
 //!
 //! `internode` describes several nodes.
+//!
+//! `gemm_combine` has rows instead of tokens. Each rank tells the other ranks where the results of these rows belong, while all ranks
+//! already compute (mk/moe/return_places.cuh).
 
 use super::config::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
 use super::op_plan::{COPIES_AHEAD, DispatchPlan, InternodeDispatch};
@@ -88,6 +92,7 @@ fn candidate(
     let mut found = Diagnostics::default();
     let usual = COMM_CTAS.min(device.sm_count / 4).max(1);
     let comm_ctas = match topology.world() {
+        _ if !config.op.dispatches() => 0,
         1 => 0,
         _ => config.comm_ctas.unwrap_or(usual),
     };

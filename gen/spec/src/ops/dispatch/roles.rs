@@ -1,4 +1,4 @@
-//! The roles of kernels of `dispatch_gemm` and `moe_layer`, and their waits.
+//! The roles of kernels with products of experts, and their waits.
 
 use super::memory::{DispatchSmem, DispatchWorkspace, Needs};
 use super::op_plan::DispatchPlan;
@@ -45,8 +45,11 @@ impl<'a> Roles<'a> {
         self.topology.peers() > 0
     }
 
-    /// All CTAs route before their roles.
+    /// All CTAs route tokens before their roles.
     pub(super) fn call_steps(&self) -> CallSteps {
+        if !self.op_plan.dispatches() {
+            return CallSteps::new(Vec::new(), Vec::new(), self.topology);
+        }
         let DispatchWorkspace {
             counted,
             routed,
@@ -95,7 +98,10 @@ impl<'a> Roles<'a> {
                 Role::new(RoleKind::SendTokens, ctas, (0, warps), about).with(self.send_tokens()),
             );
         }
-        let about = "tokens and weights to shared memory";
+        let about = match self.op_plan.dispatches() {
+            true => "tokens and weights to shared memory",
+            false => "rows and weights to shared memory",
+        };
         roles.push(Role::new(RoleKind::Load, all, (0, load_warps), about).with(self.load()));
         let about = format!("wgmma, {} to fp32, and C", self.op_plan.config.dtype);
         roles.push(
@@ -130,14 +136,21 @@ impl<'a> Roles<'a> {
         let loads = loads
             .signals(tile_empty, Whose::CTA)
             .signals(stage_full, Whose::CTA);
-        let mut steps = vec![takes, loads];
+        let mut steps = match self.op_plan.dispatches() {
+            true => vec![takes, loads],
+            false => Vec::new(),
+        };
         if self.op_plan.returns() {
             let takes = Step::of(DOWN)
                 .takes(tile_empty, Whose::CTA)
                 .signals(tile_full, Whose::CTA);
+            let (before, whose) = match self.op_plan.dispatches() {
+                true => (&self.workspace.hidden_ready, Whose::RANK),
+                false => (&self.workspace.placed, Whose::node(self.topology)),
+            };
             let loads = Step::of(DOWN)
                 .waits(tile_full, Whose::CTA)
-                .waits(&self.workspace.hidden_ready, Whose::RANK)
+                .waits(before, whose)
                 .takes(stage_empty, Whose::CTA);
             let loads = loads
                 .signals(tile_empty, Whose::CTA)
@@ -166,10 +179,18 @@ impl<'a> Roles<'a> {
         if !self.op_plan.returns() {
             return vec![up];
         }
-        let (hidden_ready, returned) = (&self.workspace.hidden_ready, &self.workspace.returned);
+        let DispatchWorkspace {
+            hidden_ready,
+            placed,
+            returned,
+            ..
+        } = &self.workspace;
         let node = Whose::node(self.topology);
         vec![
-            up.signals(hidden_ready, Whose::RANK),
+            match self.op_plan.dispatches() {
+                true => up.signals(hidden_ready, Whose::RANK),
+                false => Step::of(OWN).signals(placed, node),
+            },
             of_pass(DOWN).signals(returned, node),
             Step::of(RETURNED).waits(returned, node),
         ]

@@ -1,12 +1,12 @@
-//! The types of elements of a `dispatch_gemm`.
+//! The types of elements of operators with products of experts.
 
 use super::config::DispatchConfig;
 use crate::config::Dtype;
 
-/// The types of elements of a `dispatch_gemm`. Accumulators, and sums that CTAs exchange, are fp32.
+/// The types of elements of operators with products of experts. Accumulators, and sums that CTAs exchange, are fp32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DispatchTypes {
-    /// The type of tokens.
+    /// The type of tokens, or of the rows of A.
     pub tokens: Dtype,
     /// The type of the experts' weights. Its size equals the size of the type of tokens.
     pub weights: Dtype,

@@ -71,6 +71,10 @@ pub(super) fn traffic(op_plan: &DispatchPlan, topology: Topology) -> Traffic {
     let weight_elems = (weights * (shape.hidden * op_plan.weight_cols()) as f64) as u64;
     let token_elems =
         routing.rows.min(shape.max_tokens as f64 * f64::from(world)) as u64 * shape.hidden;
+    if !op_plan.dispatches() {
+        let rows_bytes = rows * types.tokens.bytes() * shape.intermediate;
+        return returned(op_plan, (world, rows, weights), rows_bytes);
+    }
     let first = Traffic {
         link_bytes: (routing.sent_tokens * op_plan.token_bytes() as f64) as u64,
         nic_bytes: (routing.put_tokens * op_plan.token_bytes() as f64) as u64,
@@ -83,19 +87,38 @@ pub(super) fn traffic(op_plan: &DispatchPlan, topology: Topology) -> Traffic {
     if !op_plan.returns() {
         return first;
     }
-    // The down projection reads the hidden rows, and stores a result for each choice on the rank of the token. That rank reads
-    // the results again to add them up.
+    let down = returned(
+        op_plan,
+        (world, rows, weights),
+        rows * op_plan.hidden_row_bytes(),
+    );
+    Traffic {
+        link_bytes: first.link_bytes + down.link_bytes,
+        memory_bytes: first.memory_bytes + down.memory_bytes,
+        flops: first.flops + down.flops,
+        ..first
+    }
+}
+
+/// The product of `rows` rows of `rows_bytes` bytes with the weights of `weights` experts, which returns to the tokens of the rows. The
+/// product stores a result for each choice on the rank of the token. That rank reads the results again to add them up.
+fn returned(
+    op_plan: &DispatchPlan,
+    (world, rows, weights): (u32, u64, f64),
+    rows_bytes: u64,
+) -> Traffic {
+    let (shape, types) = (op_plan.shape, op_plan.types());
     let product = shape.hidden * shape.intermediate;
     let results = rows * op_plan.result_bytes();
     Traffic {
-        link_bytes: first.link_bytes + results * u64::from(world - 1) / u64::from(world),
-        memory_bytes: first.memory_bytes
-            + (weights * product as f64) as u64 * types.weights.bytes()
-            + rows * op_plan.hidden_row_bytes()
+        link_bytes: results * u64::from(world - 1) / u64::from(world),
+        memory_bytes: (weights * product as f64) as u64 * types.weights.bytes()
+            + rows_bytes
             + 2 * results
             + shape.max_tokens * op_plan.result_bytes(),
-        flops: first.flops + 2 * rows * product,
-        ..first
+        flops: 2 * rows * product,
+        factors: types.tokens,
+        ..Traffic::default()
     }
 }
 
@@ -105,15 +128,21 @@ fn products(op_plan: &DispatchPlan, topology: Topology, device: &Device) -> cost
     // With many rows, half of an expert's last tile is empty on average; with few rows, some experts have no row.
     let per_expert = routing.expert_rows / f64::from(op_plan.tile.m);
     let row_tiles = (per_expert + 0.5).min(routing.expert_rows).max(per_expert);
-    let col_tiles = op_plan.col_tiles() as f64;
-    let tiles = row_tiles * col_tiles * op_plan.local_experts(world) as f64;
-    let down_tiles = op_plan.down_col_tiles() as f64 / col_tiles * tiles;
+    let row_tiles = row_tiles * op_plan.local_experts(world) as f64;
+    let [tiles, down_tiles] =
+        [op_plan.col_tiles(), op_plan.down_col_tiles()].map(|cols| row_tiles * cols as f64);
+    let (hidden, intermediate) = (op_plan.shape.hidden, op_plan.shape.intermediate);
+    let (tiles, k, down_tiles) = match op_plan.dispatches() {
+        true => (tiles, hidden, down_tiles),
+        false => (down_tiles, intermediate, 0.0),
+    };
     cost::DispatchGemm {
         tile: op_plan.tile,
         tiles,
-        down: (down_tiles, op_plan.shape.intermediate),
+        routes: op_plan.dispatches(),
+        down: (down_tiles, intermediate),
         types: op_plan.types(),
-        k: op_plan.shape.hidden,
+        k,
         ctas: device.sm_count,
         most_splits: op_plan.most_splits,
     }

@@ -13,9 +13,10 @@ const RANK: u32 = 0;
 pub fn draw_dispatch(canvas: &mut Canvas, plan: &DispatchPlan, topology: Topology) {
     let world = topology.world();
     let experts = plan.local_experts(world) as u32;
-    canvas.title(&format!(
-        "The tokens that unlock tiles of the experts of rank {RANK}"
-    ));
+    canvas.title(&match plan.dispatches() {
+        true => format!("The tokens that unlock tiles of the experts of rank {RANK}"),
+        false => format!("The ranks to which rows of the experts of rank {RANK} return"),
+    });
     let across = match &plan.internode {
         Some(internode) => format!(
             " A rank puts a token once to each other node, {} tokens at a time, and a rank there forwards it.",
@@ -29,10 +30,15 @@ pub fn draw_dispatch(canvas: &mut Canvas, plan: &DispatchPlan, topology: Topolog
         }
         false => "",
     };
-    canvas.note(&format!(
+    let arrives = format!(
         "The rows of an expert lie rank by rank. CTAs take tiles of {} rows from a counter, expert by expert, in each expert the tiles of near rows first. A tile waits for the tokens of its rows: ranks send {} tokens under one flag.{across}{returns} Numbers are rows if experts are chosen evenly.",
         plan.tile.m, plan.block_tokens
-    ));
+    );
+    let leaves = format!(
+        "The rows of an expert lie rank by rank. CTAs take tiles of {} rows from a counter, expert by expert, in each expert the rows of the next rank first. Numbers are rows if experts are chosen evenly.",
+        plan.tile.m
+    );
+    canvas.note(if plan.dispatches() { &arrives } else { &leaves });
     let rows = plan.expected_routing(topology).expert_rows / f64::from(world);
     let of_expert =
         |expert| (0..world).map(move |source| cell((expert, source), source, world, rows));

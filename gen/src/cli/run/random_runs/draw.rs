@@ -18,7 +18,7 @@ pub struct Drawn {
 }
 
 /// The number of operators. Seeds take them in turn.
-pub const OPS: u64 = 13;
+pub const OPS: u64 = 14;
 
 /// Draws a configuration that has a plan.
 pub fn draw(seed: u64) -> Drawn {
@@ -136,6 +136,7 @@ fn problem(random: &mut Draws, op: u64, (nodes, world): (u32, u32)) -> Problem {
         9 => gemm(random, GemmOp::Gemm).into(),
         10 => collective(random, CollectiveOp::Broadcast, world).into(),
         11 => moe_layer(random, world).into(),
+        12 => gemm_combine(random, world).into(),
         _ => collective(random, CollectiveOp::AllToAll, world).into(),
     }
 }
@@ -357,6 +358,24 @@ fn moe_layer(random: &mut Draws, world: u32) -> DispatchConfig {
             ..layer
         },
         _ => layer,
+    }
+}
+
+fn gemm_combine(random: &mut Draws, world: u32) -> DispatchConfig {
+    let (experts, top_k, max_tokens, max_rows) = routes(random, world);
+    let dtype = random.dtype(&Dtype::GEMM_FACTORS);
+    DispatchConfig {
+        experts,
+        top_k,
+        max_tokens,
+        max_rows,
+        hidden: random.cols(300),
+        intermediate: random.depth(200, dtype),
+        b_layout: random.b_layout(dtype),
+        tile_m: random.perhaps(&[64, 128]),
+        scales: random.scales(dtype, 1),
+        dtype,
+        ..DispatchConfig::new(DispatchOp::GemmCombine)
     }
 }
 

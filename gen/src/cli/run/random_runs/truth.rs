@@ -30,6 +30,7 @@ pub fn truth(config: &KernelConfig, inputs: &Inputs, rank: usize) -> Vec<Vec<Ele
         Problem::Dispatch(config) => match config.op {
             DispatchOp::DispatchGemm => experts::dispatch(&job, config, rank),
             DispatchOp::MoeLayer => experts::moe_layer(&job, config, rank),
+            DispatchOp::GemmCombine => experts::gemm_combine(&job, config, rank),
         },
         Problem::Combine(config) => experts::combine(&job, config, rank),
     }

@@ -101,7 +101,7 @@ impl<E: ResultElement> Weights<E> {
     pub fn new(stream: &Arc<CudaStream>, layer: &Layer, rank: usize) -> Result<Self, DriverError> {
         Ok(Self {
             elements: stream.clone_htod(&elements::<E>(&layer.weights(rank)))?,
-            down: match layer.is_whole {
+            down: match layer.has_down() {
                 true => Some(stream.clone_htod(&elements::<E>(&layer.down_weights(rank)))?),
                 false => None,
             },
@@ -166,6 +166,7 @@ impl<E: ResultElement> Buffers<E> {
         operator: &Operator,
         weights: &Weights<E>,
     ) -> Result<(), Error> {
+        let is_whole = operator.plan().spec.op() == Op::MoeLayer;
         let call = operator
             .call(stream)
             .read(Operand::Tokens, &self.tokens)
@@ -176,7 +177,7 @@ impl<E: ResultElement> Buffers<E> {
                 .read(Operand::Logits, logits)
                 .write(Operand::TopkIds, &mut self.topk_ids)
                 .write(Operand::TopkWeights, &mut self.topk_weights),
-            None if weights.down.is_some() => call
+            None if is_whole => call
                 .read(Operand::TopkIds, &self.topk_ids)
                 .read(Operand::TopkWeights, &self.topk_weights),
             None => call.read(Operand::TopkIds, &self.topk_ids),
@@ -187,7 +188,7 @@ impl<E: ResultElement> Buffers<E> {
                 .read(Operand::BScales, of_weights),
             _ => call,
         };
-        if let Some(down) = &weights.down {
+        if let (true, Some(down)) = (is_whole, &weights.down) {
             let call = call.read(Operand::Down, down);
             let call = match &weights.down_scales {
                 Some(scales) => call.read(Operand::DownScales, scales),
@@ -228,10 +229,17 @@ impl<E: ResultElement> Buffers<E> {
         stream.memcpy_htod(&first, &mut index)
     }
 
-    /// Enqueues a call of `combine`, if the layer needs one.
-    pub fn combine(&mut self, stream: &Arc<CudaStream>, operator: &Operator) -> Result<(), Error> {
-        if operator.plan().spec.op() == Op::MoeLayer || self.quantised.is_some() {
-            return Ok(());
+    /// Enqueues a call of `combine` or `gemm_combine`, if the layer needs one.
+    pub fn combine(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        operator: &Operator,
+        weights: &Weights<E>,
+    ) -> Result<(), Error> {
+        match operator.plan().spec.op() {
+            Op::GemmCombine => return self.gemm_combine(stream, operator, weights),
+            Op::Combine if self.quantised.is_none() => {}
+            _ => return Ok(()),
         }
         let call = operator
             .call(stream)
@@ -239,6 +247,32 @@ impl<E: ResultElement> Buffers<E> {
             .read(Operand::NumTokens, &self.num_tokens)
             .read(Operand::RowIndices, &self.row_indices)
             .read(Operand::TopkWeights, &self.topk_weights);
+        enqueue(call.write(Operand::C, &mut self.sums), stream)
+    }
+
+    fn gemm_combine(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        operator: &Operator,
+        weights: &Weights<E>,
+    ) -> Result<(), Error> {
+        let call = operator
+            .call(stream)
+            .read(Operand::ExpertOffsets, &self.expert_offsets)
+            .read(Operand::NumTokens, &self.num_tokens)
+            .read(Operand::RowIndices, &self.row_indices)
+            .read(Operand::TopkWeights, &self.topk_weights);
+        let call = match &weights.down {
+            Some(down) => call.read(Operand::B, down),
+            None => call,
+        };
+        let call = match (&self.quantised, &weights.down_scales) {
+            (Some(rows), Some(of_weights)) => call
+                .read(Operand::A, &rows.elements)
+                .read(Operand::AScales, &rows.scales)
+                .read(Operand::BScales, of_weights),
+            _ => call.read(Operand::A, &self.rows),
+        };
         enqueue(call.write(Operand::C, &mut self.sums), stream)
     }
 

@@ -2,7 +2,7 @@
 
 use super::buffers::{Buffers, Outputs, Weights};
 use super::choices::fraction;
-use super::layer::{Layer, ResultBits};
+use super::layer::{Form, Layer, ResultBits};
 use super::reference::{are_empty_sums_zero, same};
 use crate::graph::Graph;
 use crate::jobs::attention::CallPattern;
@@ -55,23 +55,23 @@ impl Layer {
                 ("weights of experts", weights),
             ];
             // A whole layer returns no places, and the caller often passes the choices.
-            let places = places.into_iter().filter(|_| !self.is_whole);
+            let places = places.into_iter().filter(|_| self.form != Form::Whole);
             let choices = choices.into_iter().filter(|_| self.router.chooses());
-            let sums = sums.into_iter().filter(|_| !self.quantises);
+            let sums = sums.into_iter().filter(|_| self.sums());
             for (what, is_right) in places.chain(choices).chain(sums) {
                 if !is_right {
                     return Err(format!("rank {rank}, call {index}: wrong {what}").into());
                 }
             }
         }
-        let results = got.iter().flat_map(|got| match self.quantises {
-            true => &got.rows,
-            false => &got.sums,
+        let results = got.iter().flat_map(|got| match self.sums() {
+            true => &got.sums,
+            false => &got.rows,
         });
         Ok(results.map(|x| x.to_bits()).collect())
     }
 
-    /// Launches all calls of `dispatch_gemm` and then all calls of `combine`. If the pattern is out of step, the rank
+    /// Launches all calls of `dispatch_gemm` and then all calls of the operator behind it. If the pattern is out of step, the rank
     /// pauses for random times between calls.
     fn launched<E: ResultElement>(
         &self,
@@ -106,12 +106,12 @@ impl Layer {
             prepare_call(index, dispatch)?;
             all.dispatch(&stream, dispatch, &weights)?;
         }
-        // The calls of `combine` come after all calls of `dispatch_gemm`. Only the operator itself therefore keeps the
+        // The calls of the second operator come after all calls of `dispatch_gemm`. Only the operator itself therefore keeps the
         // ranks together during its calls.
         for (index, all) in (0..).zip(&mut buffers) {
             pause();
             prepare_call(index, combine)?;
-            all.combine(&stream, combine)?;
+            all.combine(&stream, combine, &weights)?;
         }
         ranks.synchronize(&stream)?;
         let got = buffers.iter().map(|all| all.outputs(&stream)).collect();
@@ -135,7 +135,7 @@ impl Layer {
         stream.synchronize()?;
         let graph = Graph::capture(ranks, &stream, || {
             all.dispatch(&stream, dispatch, &weights)?;
-            Ok(all.combine(&stream, combine)?)
+            Ok(all.combine(&stream, combine, &weights)?)
         })?;
         let mut got = Vec::new();
         for index in 0..self.calls.len() {

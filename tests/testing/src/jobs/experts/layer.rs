@@ -8,7 +8,7 @@ use mkernel::{
     network::Faults,
     spec::{
         BLayout, CombineConfig, CombineOp, CombineShape, Diagnostics, Dim, DispatchConfig,
-        DispatchOp, DispatchShape, Dtype, Router, Scales, SizedSpec,
+        DispatchOp, DispatchShape, Dtype, Router, Scales, Shape, SizedSpec,
     },
 };
 
@@ -20,6 +20,17 @@ pub(super) const NO_CHOICE: i32 = -1;
 
 /// The bits of the sums of all calls of a rank.
 pub type ResultBits = Vec<u32>;
+
+/// The operators of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `dispatch_gemm` and `combine`, without a down projection.
+    OneProduct,
+    /// `dispatch_gemm` and `gemm_combine`.
+    TwoProducts,
+    /// `moe_layer`.
+    Whole,
+}
 
 /// Several calls of a layer of experts on all ranks.
 #[derive(Clone, Debug)]
@@ -50,8 +61,8 @@ pub struct Layer {
     pub swiglu: bool,
     /// Whether `dispatch_gemm` makes rows of e4m3 with scales, which no `combine` returns.
     pub quantises: bool,
-    /// Whether one operator, `moe_layer`, makes the whole layer, with a down projection.
-    pub is_whole: bool,
+    /// The operators of the layer.
+    pub form: Form,
     /// The choice of experts by the kernel.
     pub router: Router,
     /// The rows and columns of a tile, or `None` to leave them to the planner.
@@ -99,7 +110,7 @@ impl Layer {
             nk: false,
             swiglu: false,
             quantises: false,
-            is_whole: false,
+            form: Form::OneProduct,
             router: Router::default(),
             tile: Some((64, 128)),
             split_k: None,
@@ -137,13 +148,31 @@ impl Layer {
     /// Makes one operator of the whole layer.
     #[must_use]
     pub fn whole(mut self) -> Self {
-        (self.swiglu, self.is_whole, self.tile) = (true, true, Some((64, 256)));
+        (self.swiglu, self.form, self.tile) = (true, Form::Whole, Some((64, 256)));
         self
+    }
+
+    /// Makes the same layer of `dispatch_gemm` and `gemm_combine`. Rows between the operators have the scales of tokens.
+    #[must_use]
+    pub fn apart(mut self) -> Self {
+        self.form = Form::TwoProducts;
+        self.quantises = self.scales != Scales::None;
+        self
+    }
+
+    /// Returns whether experts have a down projection.
+    pub(super) fn has_down(&self) -> bool {
+        self.form != Form::OneProduct
+    }
+
+    /// Returns whether the layer makes sums, and does not end with rows of e4m3.
+    pub(super) fn sums(&self) -> bool {
+        self.has_down() || !self.quantises
     }
 
     /// Returns the number of elements of a sum.
     pub(super) fn sum_cols(&self) -> usize {
-        match self.is_whole {
+        match self.has_down() {
             true => self.hidden as usize,
             false => self.intermediate as usize,
         }
@@ -186,10 +215,19 @@ impl Layer {
             comm_ctas: self.comm_ctas,
             put_tokens: self.puts.map(|puts| puts.0),
             puts_in_flight: self.puts.map(|puts| puts.1),
-            ..DispatchConfig::new(match self.is_whole {
-                true => DispatchOp::MoeLayer,
-                false => DispatchOp::DispatchGemm,
+            ..DispatchConfig::new(match self.form {
+                Form::Whole => DispatchOp::MoeLayer,
+                Form::OneProduct | Form::TwoProducts => DispatchOp::DispatchGemm,
             })
+        };
+        let gemm_combine = DispatchConfig {
+            op: DispatchOp::GemmCombine,
+            swiglu: false,
+            result_scales: Scales::None,
+            router: Router::default(),
+            split_k: None,
+            comm_ctas: None,
+            ..dispatch
         };
         let combine = CombineConfig {
             experts: Dim::Static(self.experts),
@@ -207,9 +245,13 @@ impl Layer {
             nodes: self.nodes,
             ..config
         };
+        let second = match self.has_down() {
+            true => KernelConfig::new(self.world, gemm_combine),
+            false => KernelConfig::new(self.world, combine),
+        };
         (
             on_nodes(KernelConfig::new(self.world, dispatch)),
-            on_nodes(KernelConfig::new(self.world, combine)),
+            on_nodes(second),
         )
     }
 
@@ -243,7 +285,7 @@ impl Layer {
         outcomes.expect("communicators")
     }
 
-    fn shapes(&self) -> (DispatchShape, CombineShape) {
+    fn shapes(&self) -> (DispatchShape, Shape) {
         let dispatch = DispatchShape {
             experts: self.experts,
             top_k: self.top_k,
@@ -257,24 +299,27 @@ impl Layer {
             max_tokens: self.max_tokens,
             hidden: self.intermediate,
         };
-        (dispatch, combine)
+        match self.has_down() {
+            true => (dispatch, dispatch.into()),
+            false => (dispatch, combine.into()),
+        }
     }
 
-    /// Returns the specs of `dispatch_gemm` and `combine`.
+    /// Returns the specs of `dispatch_gemm` and of the operator behind it.
     ///
     /// # Errors
     /// The layer is not possible.
     pub fn specs(&self) -> Result<[SizedSpec; 2], Diagnostics> {
-        let ((dispatch, combine), shapes) = (self.configs(), self.shapes());
+        let ((dispatch, second), shapes) = (self.configs(), self.shapes());
         Ok([
             SizedSpec::for_sizes(dispatch, shapes.0)?,
-            SizedSpec::for_sizes(combine, shapes.1)?,
+            SizedSpec::for_sizes(second, shapes.1)?,
         ])
     }
 
-    /// Prepares `dispatch_gemm` and `combine`. The operator of a whole layer stands for both.
+    /// Prepares `dispatch_gemm` and the operator behind it. The operator of a whole layer stands for both.
     pub(super) fn prepare(&self, ranks: &Communicator) -> Result<(Operator, Operator), Error> {
-        let ((dispatch, combine), shapes) = (self.configs(), self.shapes());
+        let ((dispatch, second), shapes) = (self.configs(), self.shapes());
         let first = || {
             // SAFETY: as below.
             unsafe {
@@ -283,14 +328,14 @@ impl Layer {
                 })
             }
         };
-        if self.is_whole {
+        if self.form == Form::Whole {
             return Ok((first()?, first()?)); // both share one kernel
         }
         // SAFETY: mutated kernels run on simulated GPUs only, which check every access.
         unsafe {
             Ok((
                 first()?,
-                prepare_edited(ranks, &combine, shapes.1, |text| {
+                prepare_edited(ranks, &second, shapes.1, |text| {
                     apply_edits(ranks, &self.edits, text);
                 })?,
             ))

@@ -54,7 +54,7 @@ impl Layer {
         }
         ranks.synchronize(&stream)?;
         let _graph = make_calls(ranks, &stream, invalid, || match invalid.in_combine {
-            true => first.combine(&stream, &combine),
+            true => first.combine(&stream, &combine, &weights),
             false => first.dispatch(&stream, &dispatch, &weights),
         })?;
         let fault = match ranks.synchronize(&stream) {
@@ -89,7 +89,7 @@ impl Layer {
             if rank == 0 {
                 call.repeat_row_index(&stream, entries)?;
             }
-            call.combine(&stream, &combine)?;
+            call.combine(&stream, &combine, &weights)?;
             let error = ranks.synchronize(&stream).err();
             if error.is_none() {
                 let expected = self.expected(0, &self.calls[0], rank);
@@ -113,7 +113,7 @@ impl Layer {
         let weights = Weights::<bf16>::new(stream, self, rank)?;
         let mut second = Buffers::<bf16>::new(stream, self, &self.values(1, rank))?;
         second.dispatch(stream, dispatch, &weights)?;
-        second.combine(stream, combine)?;
+        second.combine(stream, combine, &weights)?;
         ranks.synchronize(stream)?;
         let (got, expected) = (
             second.outputs(stream)?,

@@ -114,7 +114,7 @@ impl Layer {
     /// Returns whether all rows, sums and partial sums are exact, or else whether the reference rounds as kernels do.
     pub fn is_exact(&self) -> bool {
         // The reference quantises rows as kernels do, and adds up results in the same order.
-        if self.quantises || self.is_whole && self.scales != Scales::None {
+        if self.quantises || self.has_down() && self.scales != Scales::None {
             return true;
         }
         self.calls.iter().enumerate().all(|(index, call)| {
@@ -208,7 +208,7 @@ impl Layer {
     /// Returns the result of an expert for a token.
     fn result(&self, index: usize, token: (usize, usize), expert: usize) -> Vec<f32> {
         let row = self.product(index, token, expert);
-        if !self.is_whole {
+        if !self.has_down() {
             return row;
         }
         let cols = 0..self.hidden as usize;

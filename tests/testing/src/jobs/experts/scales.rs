@@ -63,7 +63,7 @@ impl Layer {
 
     /// Returns the scales of the down projections of a rank's experts.
     pub(super) fn down_scales(&self, rank: usize) -> Vec<f32> {
-        if self.scales == Scales::None || !self.is_whole {
+        if self.scales == Scales::None || !self.has_down() {
             return Vec::new();
         }
         let [rows, cols] =

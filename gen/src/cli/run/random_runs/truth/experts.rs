@@ -287,3 +287,90 @@ pub fn combine(job: &Job, config: &CombineConfig, rank: usize) -> Vec<Vec<Elemen
     c.resize(size(config.max_tokens) * hidden, None);
     vec![c]
 }
+
+/// C of `gemm_combine`.
+pub fn gemm_combine(job: &Job, config: &DispatchConfig, rank: usize) -> Vec<Vec<Element>> {
+    let (width, cols, top_k) = (
+        size(config.hidden),
+        size(config.intermediate),
+        size(config.top_k),
+    );
+    let rows = job.floats_of_ranks(Operand::A);
+    let max_rows = rows[0].len() / cols;
+    let count = job.inputs.numbers(Operand::NumTokens)[rank][0] as usize;
+    let row_indices = &job.inputs.numbers(Operand::RowIndices)[rank][..count * top_k];
+    let weights = job.floats(Operand::TopkWeights, rank);
+    let dtype = match config.dtype {
+        Dtype::E4m3 => Dtype::Bf16,
+        dtype => dtype,
+    };
+    let mut c = vec![(0.0, 0.0); count * width];
+    for (entry, index) in row_indices.iter().enumerate() {
+        if *index == NO_CHOICE {
+            continue;
+        }
+        let (owner, row) = (*index as usize / max_rows, *index as usize % max_rows);
+        let offsets = &job.inputs.numbers(Operand::ExpertOffsets)[owner];
+        let is_of =
+            |expert: &usize| (offsets[*expert]..offsets[expert + 1]).contains(&(row as i32));
+        let mut experts = 0..offsets.len() - 1;
+        let expert = experts.find(is_of).expect("an expert has the row");
+        let product = product_of_rows(job, config, owner);
+        for out in 0..width {
+            let (value, error) = product(row, expert, out);
+            let (sum, of_sum) = &mut c[entry / top_k * width + out];
+            *sum += weights[entry] * value;
+            let error = error + rounding(value, dtype) + adding(value.abs());
+            *of_sum += weights[entry].abs() * error;
+        }
+    }
+    let rounded = |(value, error): (f64, f64)| Some((value, error + rounding(value, dtype)));
+    let mut c: Vec<Element> = c.into_iter().map(rounded).collect();
+    c.resize(size(config.max_tokens) * width, None);
+    vec![c]
+}
+
+/// The function of a row of `rank`, an expert of the rank and a column of the result that gives their product and its error.
+fn product_of_rows(
+    job: &Job,
+    config: &DispatchConfig,
+    rank: usize,
+) -> impl Fn(usize, usize, usize) -> (f64, f64) {
+    let (width, cols, layout) = (
+        size(config.hidden),
+        size(config.intermediate),
+        config.b_layout,
+    );
+    let [rows, weights] = [Operand::A, Operand::B].map(|operand| job.floats(operand, rank));
+    let [of_rows, of_weights] = match config.scales {
+        Scales::None => [Vec::new(), Vec::new()],
+        _ => [Operand::AScales, Operand::BScales].map(|operand| job.floats(operand, rank)),
+    };
+    let (scales, blocks) = (config.scales, cols.div_ceil(128));
+    let is_narrow = config.dtype == Dtype::E4m3;
+    move |row, expert, out| {
+        let scale = |depth: usize| match scales {
+            Scales::None => 1.0,
+            Scales::Tensor => of_rows[0] * of_weights[expert],
+            Scales::Row => of_rows[row] * of_weights[expert * width + out],
+            Scales::Block => {
+                let of_weight = (expert * width.div_ceil(128) + out / 128) * blocks + depth / 128;
+                of_rows[row * blocks + depth / 128] * of_weights[of_weight]
+            }
+        };
+        let term = |depth: usize| {
+            let at = match layout {
+                BLayout::Kn => depth * width + out,
+                BLayout::Nk => out * cols + depth,
+            };
+            rows[row * cols + depth] * weights[expert * width * cols + at] * scale(depth)
+        };
+        let (mut value, mut magnitude) = (0.0, 0.0);
+        for term in (0..cols).map(term) {
+            value += term;
+            magnitude += f64::abs(term);
+        }
+        let narrow = if is_narrow { magnitude / 1024.0 } else { 0.0 };
+        (value, adding(magnitude) + narrow)
+    }
+}
