@@ -304,9 +304,7 @@ fn returned_rows_of_e4m3() -> Layer {
     let mut layer = whole_layer(2, 4, 2, 70).scaled(Scales::Block);
     (layer.hidden, layer.intermediate, layer.tile) = (464, 256, None);
     (layer.skew, layer.pattern) = (100, CallPattern::OutOfStep);
-    layer
-        .apart()
-        .mixed([&[70, 70], &[1, 70], &[70, 0]])
+    layer.apart().mixed([&[70, 70], &[1, 70], &[70, 0]])
 }
 
 /// Tiles of the down projection wait for tiles that other CTAs compute.

@@ -162,8 +162,14 @@ pub(crate) struct DispatchCosts {
     pub routing_us: f64,
     /// The part of the shorter of the times of MMAs and memory that is added to the longer one.
     pub overlap_loss: f64,
-    /// The slowdown of tiles of 64×256.
+    /// The slowdown of tiles of 64×256, unless elements have one byte and CTAs have several tiles.
     pub low_and_wide_slowdown: f64,
+    /// The slowdown of memory by tiles of 128 columns, if CTAs have several tiles.
+    pub narrow_slowdown: f64,
+    /// The further slowdown of tiles of 128 columns if elements have one byte and CTAs have several tiles.
+    pub narrow_bytes_slowdown: f64,
+    /// The slowdown of tiles in which one of two warpgroups has no rows.
+    pub half_empty_slowdown: f64,
 }
 
 impl CostTable {

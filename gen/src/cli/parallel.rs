@@ -1,5 +1,6 @@
-//! [`in_parallel`]: independent steps on several threads.
+//! Independent steps on several threads.
 
+use super::machine::cores;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -34,9 +35,42 @@ pub fn in_parallel<T: Send>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
+/// The fewest elements that are worth a thread.
+const ELEMS_OF_THREAD: usize = 1 << 20;
+
+/// The elements `of(index)` for each index below `count`. Many elements are computed on all cores.
+pub fn elements<T: Copy + Default + Send>(count: usize, of: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let mut elements = vec![T::default(); count];
+    let each = count.div_ceil(cores()).max(ELEMS_OF_THREAD);
+    let fill = |(part, elements): (usize, &mut [T])| {
+        for (index, element) in (part * each..).zip(elements) {
+            *element = of(index);
+        }
+    };
+    if count <= each {
+        fill((0, &mut elements));
+        return elements;
+    }
+    thread::scope(|scope| {
+        for part in elements.chunks_mut(each).enumerate() {
+            let fill = &fill;
+            scope.spawn(move || fill(part));
+        }
+    });
+    elements
+}
+
 #[cfg(test)]
 mod tests {
-    use super::in_parallel;
+    use super::{ELEMS_OF_THREAD, elements, in_parallel};
+
+    #[test]
+    fn elements_are_in_order() {
+        for count in [0, 1, ELEMS_OF_THREAD, 2 * ELEMS_OF_THREAD + 3] {
+            let found = elements(count, |index| index);
+            assert!(found.iter().copied().eq(0..count), "{count}");
+        }
+    }
 
     #[test]
     fn results_have_the_order_of_indices() {

@@ -36,9 +36,7 @@ pub(super) fn assembly(body: &Body, op_plan: &DispatchPlan, topology: Topology) 
             DispatchOp::MoeLayer => {
                 "C = weighted sums of what each token's experts make of it, one launch"
             }
-            DispatchOp::GemmCombine => {
-                "C = weighted sums of rows · weights of experts, one launch"
-            }
+            DispatchOp::GemmCombine => "C = weighted sums of rows · weights of experts, one launch",
         },
         headers: vec![match op_plan.config.op {
             DispatchOp::DispatchGemm => "moe/dispatch_gemm",

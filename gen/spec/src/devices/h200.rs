@@ -177,4 +177,8 @@ const DISPATCH: DispatchCosts = DispatchCosts {
     // H100, 1 to 32 experts, 16 to 1024 tokens, 24 cases: 64×256 was never the fastest of the four tiles, and took up to 35 %
     // more than the fastest.
     low_and_wide_slowdown: 1.05,
+    // `docs/performance.md#tiles-of-experts`
+    narrow_slowdown: 1.06,
+    narrow_bytes_slowdown: 1.07,
+    half_empty_slowdown: 1.02,
 };

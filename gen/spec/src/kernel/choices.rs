@@ -189,20 +189,24 @@ fn of_attention(config: AttentionConfig) -> Vec<Problem> {
 }
 
 fn of_dispatch(config: DispatchConfig) -> Vec<Problem> {
-    let axes = [
+    let mut axes = vec![
         axis([64, 128], |c: &mut DispatchConfig, rows| {
             c.tile_m = Some(rows);
         }),
         axis([128, 256], |c: &mut DispatchConfig, cols| {
             c.tile_n = Some(cols);
         }),
-        axis(SPLITS, |c: &mut DispatchConfig, slices| {
-            c.split_k = Some(slices);
-        }),
-        axis(COMM_CTAS, |c: &mut DispatchConfig, ctas| {
-            c.comm_ctas = Some(ctas);
-        }),
     ];
+    if config.op.dispatches() {
+        axes.extend([
+            axis(SPLITS, |c: &mut DispatchConfig, slices| {
+                c.split_k = Some(slices);
+            }),
+            axis(COMM_CTAS, |c: &mut DispatchConfig, ctas| {
+                c.comm_ctas = Some(ctas);
+            }),
+        ]);
+    }
     product(config, &axes)
 }
 
@@ -241,7 +245,7 @@ mod tests {
             *dim = Dim::Static(size);
         }
         if let Problem::Dispatch(config) = &mut config.problem {
-            (config.b_layout, config.swiglu) = (BLayout::Nk, true);
+            (config.b_layout, config.swiglu) = (BLayout::Nk, config.op.dispatches());
         }
         config
     }

@@ -3,6 +3,7 @@
 //! The GPU tests fill operands with kernels of their own, because they need to be fast at sizes that no CPU can check.
 //! The functions here must not depend on a GPU. So the two share no code.
 
+use crate::cli::parallel::elements;
 use mkernel::Operand;
 use mkernel::float8::F8E4M3;
 use mkernel::half::{bf16, f16};
@@ -53,10 +54,11 @@ impl Inputs {
             (0..plan.spec.world())
                 .map(|rank| {
                     let stream = stream << 48 | u64::from(call) << 8 | u64::from(of_rank(rank));
-                    let mut random = Random(seed ^ Random(stream).next());
-                    (0..shapes.elems(spec.operand, rank))
-                        .map(|_| rounded(random.fraction(), spec.dtype))
-                        .collect()
+                    let random = Random(seed ^ Random(stream).next());
+                    let elems = shapes.elems(spec.operand, rank);
+                    elements(elems, |index| {
+                        rounded(random.after(index).fraction(), spec.dtype)
+                    })
                 })
                 .collect()
         };
@@ -101,9 +103,17 @@ pub fn rounded(value: f32, dtype: Dtype) -> f32 {
 pub struct Random(pub u64);
 
 impl Random {
+    /// The amount by which the state grows with each number.
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    /// The generator after `count` numbers.
+    pub const fn after(&self, count: usize) -> Self {
+        Self(self.0.wrapping_add(Self::STEP.wrapping_mul(count as u64)))
+    }
+
     /// The next number.
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.0 = self.0.wrapping_add(Self::STEP);
         let mut x = self.0;
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -209,7 +209,7 @@ mod tests {
     }
 
     /// Tokens of ranks, and their rows. A kernel that chooses experts.
-    fn of_tokens() -> [Problem; 4] {
+    fn of_tokens() -> [Problem; 5] {
         let (max_tokens, experts, top_k) = (Dim::Static(9), Dim::Static(4), Dim::Static(2));
         let dispatch = |op| DispatchConfig {
             max_tokens,
@@ -218,7 +218,7 @@ mod tests {
             hidden: Dim::Static(136),
             intermediate: Dim::Static(128),
             b_layout: BLayout::Nk,
-            swiglu: true,
+            swiglu: op.dispatches(),
             batch_invariant: true,
             ..DispatchConfig::new(op)
         };
@@ -241,6 +241,7 @@ mod tests {
         [
             dispatch(DispatchOp::MoeLayer).into(),
             dispatch(DispatchOp::DispatchGemm).into(),
+            dispatch(DispatchOp::GemmCombine).into(),
             from_logits.into(),
             combine.into(),
         ]

@@ -2,6 +2,7 @@
 
 use super::inputs::Inputs;
 use super::memory::Memory;
+use crate::cli::parallel::elements;
 use mkernel::cudarc::driver::CudaStream;
 use mkernel::float8::F8E4M3;
 use mkernel::half::{bf16, f16};
@@ -43,21 +44,24 @@ impl Tensor {
         spec: &OperandSpec,
         rank: usize,
     ) -> Result<Self, Error> {
-        let floats = || &inputs.of(spec.operand)[rank];
+        let floats: &[f32] = inputs
+            .of(spec.operand)
+            .get(rank)
+            .map_or(&[], |values| values);
         Ok(match spec.dtype {
             Dtype::Bf16 => {
-                let values: Vec<_> = floats().iter().copied().map(bf16::from_f32).collect();
+                let values = elements(floats.len(), |at| bf16::from_f32(floats[at]));
                 Self::Bf16(Memory::upload(ranks, stream, spec, &values, bf16::ZERO)?)
             }
             Dtype::Fp16 => {
-                let values: Vec<_> = floats().iter().copied().map(f16::from_f32).collect();
+                let values = elements(floats.len(), |at| f16::from_f32(floats[at]));
                 Self::Fp16(Memory::upload(ranks, stream, spec, &values, f16::ZERO)?)
             }
             Dtype::E4m3 => {
-                let values: Vec<_> = floats().iter().copied().map(F8E4M3::from_f32).collect();
+                let values = elements(floats.len(), |at| F8E4M3::from_f32(floats[at]));
                 Self::E4m3(Memory::upload(ranks, stream, spec, &values, F8E4M3::ZERO)?)
             }
-            Dtype::Fp32 => Self::Fp32(Memory::upload(ranks, stream, spec, floats(), 0.0)?),
+            Dtype::Fp32 => Self::Fp32(Memory::upload(ranks, stream, spec, floats, 0.0)?),
             Dtype::Int32 => {
                 let values = &inputs.numbers(spec.operand)[rank];
                 Self::Int32(Memory::upload(ranks, stream, spec, values, 0)?)

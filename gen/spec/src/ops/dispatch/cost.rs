@@ -12,6 +12,8 @@ use crate::roofline::Bound;
 pub(crate) struct DispatchGemm {
     pub tile: Tile,
     pub tiles: f64,
+    /// The rows of a tile that warpgroups multiply, without the rows of a warpgroup that has none.
+    pub tile_rows: u32,
     /// Whether tokens are routed to their experts first.
     pub routes: bool,
     /// The tiles of the down projection behind another product, and its K.
@@ -47,6 +49,36 @@ impl DispatchGemm {
         }
     }
 
+    /// Whether CTAs have several tiles, between which loads pause.
+    fn has_rounds(&self) -> bool {
+        self.tiles > f64::from(self.ctas)
+    }
+
+    /// The slowdown of memory by narrow tiles.
+    fn memory_slowdown(&self, costs: &CostTable) -> f64 {
+        match self.tile.n {
+            128 if self.has_rounds() => costs.dispatch.narrow_slowdown,
+            _ => 1.0,
+        }
+    }
+
+    /// The slowdown of the shape of tiles.
+    fn shape_slowdown(&self, costs: &CostTable) -> f64 {
+        let costs = &costs.dispatch;
+        let is_of_bytes = self.types.tokens.bytes() == 1;
+        let of_shape = match self.tile {
+            Tile { m: 64, n: 256 } if !(is_of_bytes && self.has_rounds()) => {
+                costs.low_and_wide_slowdown
+            }
+            Tile { n: 128, .. } if is_of_bytes && self.has_rounds() => costs.narrow_bytes_slowdown,
+            _ => 1.0,
+        };
+        match self.tile_rows < self.tile.m {
+            true => of_shape * costs.half_empty_slowdown,
+            false => of_shape,
+        }
+    }
+
     /// The time in which the sums over the slices of a tile are stored and added up, µs.
     fn exchange_us(&self, splits: u32, costs: &CostTable) -> f64 {
         let sub_tiles = group_subs(self.tile);
@@ -61,6 +93,8 @@ impl DispatchGemm {
 struct Products {
     /// The time of all tiles.
     compute: f64,
+    /// The time in which memory is read and written.
+    memory: f64,
     /// The time that is added to the longest of the times of tiles, memory and transfers.
     added: f64,
     /// The slowdown of the shape of tiles.
@@ -71,27 +105,33 @@ fn products(gemm: DispatchGemm, bound: &Bound, device: &Device) -> Products {
     let costs = device.costs();
     let active = gemm.tiles.min(gemm.ctas.into()) as u32;
     let one = |k| {
-        let rows = gemm.tile.m.into();
-        tile_us(gemm.tile, gemm.types.tokens, rows, k, active, device)
+        let (m, n) = (gemm.tile_rows, gemm.tile.n);
+        tile_us(
+            Tile { m, n },
+            gemm.types.tokens,
+            m.into(),
+            k,
+            active,
+            device,
+        )
     };
     let (rounds, exchange) = gemm.rounds(costs);
     let (down_tiles, down_k) = gemm.down;
     let compute = rounds * one(gemm.k) + down_tiles / f64::from(gemm.ctas) * one(down_k);
-    let unseen = costs.dispatch.overlap_loss * compute.min(bound.memory_us);
+    let memory = bound.memory_us * gemm.memory_slowdown(costs);
+    let unseen = costs.dispatch.overlap_loss * compute.min(memory);
     Products {
         compute,
+        memory,
         added: unseen + exchange,
-        factor: match gemm.tile {
-            Tile { m: 64, n: 256 } => costs.dispatch.low_and_wide_slowdown,
-            _ => 1.0,
-        },
+        factor: gemm.shape_slowdown(costs),
     }
 }
 
 /// The time of the products beside memory, without communication, µs.
 pub(super) fn products_us(gemm: DispatchGemm, bound: &Bound, device: &Device) -> f64 {
     let products = products(gemm, bound, device);
-    products.factor * (products.added + products.compute.max(bound.memory_us))
+    products.factor * (products.added + products.compute.max(products.memory))
 }
 
 /// Expected time, µs.
@@ -107,7 +147,7 @@ pub(crate) fn dispatch_us(gemm: DispatchGemm, bound: &Bound, device: &Device) ->
         0.0 => 0.0,
         _ => costs.put_latency_us + costs.put_us(bound),
     };
-    let longest = products.compute.max(link).max(nic).max(bound.memory_us);
+    let longest = products.compute.max(link).max(nic).max(products.memory);
     let routing = if gemm.routes {
         costs.dispatch.routing_us
     } else {

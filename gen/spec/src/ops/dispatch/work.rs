@@ -3,6 +3,7 @@
 use super::cost;
 use super::op_plan::DispatchPlan;
 use crate::device::Device;
+use crate::ops::gemm::Split;
 use crate::roofline::{Bound, Traffic};
 use crate::topology::Topology;
 
@@ -136,9 +137,14 @@ fn products(op_plan: &DispatchPlan, topology: Topology, device: &Device) -> cost
         true => (tiles, hidden, down_tiles),
         false => (down_tiles, intermediate, 0.0),
     };
+    // A warpgroup without rows computes nothing. Rows of experts vary like a Poisson variable.
+    let half = f64::from(op_plan.tile.m) / 2.0;
+    let is_half_empty = op_plan.split == Split::Rows
+        && routing.expert_rows + 2.0 * routing.expert_rows.sqrt() <= half;
     cost::DispatchGemm {
         tile: op_plan.tile,
         tiles,
+        tile_rows: op_plan.tile.m / if is_half_empty { 2 } else { 1 },
         routes: op_plan.dispatches(),
         down: (down_tiles, intermediate),
         types: op_plan.types(),

@@ -59,3 +59,55 @@ fn check_choices(config: &DispatchConfig, world: u32, found: &mut Diagnostics) {
         "use fewer tokens per call",
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{Dim, DispatchConfig, DispatchOp, KernelConfig, Router, Scales, Scores};
+    use crate::spec::KernelSpec;
+
+    fn mistakes(nodes: u32, world: u32, config: DispatchConfig) -> Vec<&'static str> {
+        let config = KernelConfig {
+            nodes,
+            ..KernelConfig::new(world, config)
+        };
+        let found = KernelSpec::validate(config).expect_err("mistakes");
+        found.iter().map(|v| v.field.name()).collect()
+    }
+
+    #[test]
+    fn options_of_tokens_are_refused() {
+        let config = DispatchConfig {
+            swiglu: true,
+            result_scales: Scales::Block,
+            split_k: Some(2),
+            comm_ctas: Some(8),
+            router: Router {
+                scores: Scores::Softmax,
+                ..Router::default()
+            },
+            ..DispatchConfig::new(DispatchOp::GemmCombine)
+        };
+        let fields = [
+            "nodes",
+            "swiglu",
+            "scores",
+            "split_k",
+            "comm_ctas",
+            "result_scales",
+        ];
+        assert_eq!(mistakes(2, 4, config), fields);
+    }
+
+    #[test]
+    fn choices_of_all_ranks_are_numbered_in_a_word() {
+        let config = DispatchConfig {
+            experts: Dim::Static(64),
+            top_k: Dim::Static(8),
+            max_tokens: Dim::Static(1 << 26),
+            hidden: Dim::Static(64),
+            max_rows: Some(1000),
+            ..DispatchConfig::new(DispatchOp::GemmCombine)
+        };
+        assert_eq!(mistakes(1, 8, config), ["max_tokens"]);
+    }
+}
