@@ -52,16 +52,22 @@ pub fn operands(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
     }
 }
 
+/// The shape of the down projections of `local` experts.
+fn down_shape(config: &DispatchConfig, local: &str) -> String {
+    let (hidden, cols) = (size(config.hidden, "H"), size(config.intermediate, "I"));
+    match config.b_layout {
+        BLayout::Kn => format!("[{local}, {cols}, {hidden}]"),
+        BLayout::Nk => format!("[{local}, {hidden}, {cols}]"),
+    }
+}
+
 /// The operands of a kernel whose experts have rows.
 fn operands_of_rows(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> {
     let (tokens, hidden) = (size(config.max_tokens, "T"), size(config.hidden, "H"));
     let cols = size(config.intermediate, "I");
     let local = ranks.part(config.experts, "E");
     let choices = format!("[{tokens}, {}]", size(config.top_k, "k"));
-    let weight = match config.b_layout {
-        BLayout::Kn => format!("[{local}, {cols}, {hidden}]"),
-        BLayout::Nk => format!("[{local}, {hidden}, {cols}]"),
-    };
+    let weight = down_shape(config, &local);
     let types = config.types();
     let numbers = |operand, shape| OperandDoc::new(operand, Dtype::Int32, shape);
     let mut operands = vec![
@@ -133,10 +139,7 @@ fn operands_of_tokens(config: &DispatchConfig, ranks: Ranks) -> Vec<OperandDoc> 
                 .note("rank · max_rows + row, or -1, for `combine`"),
         ],
         true => {
-            let down = match config.b_layout {
-                BLayout::Kn => format!("[{local}, {cols}, {hidden}]"),
-                BLayout::Nk => format!("[{local}, {hidden}, {cols}]"),
-            };
+            let down = down_shape(config, &local);
             vec![
                 b,
                 OperandDoc::new(Operand::Down, types.weights, down),

@@ -273,30 +273,39 @@ impl RoutingFault {
             }
         } else if is(Wait::Offset) {
             Self::Offset(OffsetFault::new(token, seen, wanted))
-        } else if is(Wait::RowIndex) {
-            Self::RowIndex {
-                token,
-                choice,
-                row_index: seen as i32,
-                rows: wanted,
-            }
-        } else if is(Wait::ExpertOffset) {
-            Self::ExpertOffset {
-                number: token,
-                offset: seen as i32,
-                before: choice as i32,
-                most: wanted,
-            }
-        } else if is(Wait::NoSuchRow) {
-            Self::NoSuchRow {
-                token,
-                choice,
-                row_index: seen as i32,
-                rows: wanted,
-            }
         } else {
-            return None;
+            Self::of_rows(report)?
         };
         Some((source, fault))
+    }
+
+    /// Returns the fault in the places of rows, or `None` if the report is about something else.
+    fn of_rows(report: &Report) -> Option<Self> {
+        let is = |wait: Wait| report.wait == wait as u32;
+        let (token, choice, row_index) = (report.index, report.peer, report.seen as i32);
+        if is(Wait::RowIndex) {
+            Some(Self::RowIndex {
+                token,
+                choice,
+                row_index,
+                rows: report.wanted,
+            })
+        } else if is(Wait::NoSuchRow) {
+            Some(Self::NoSuchRow {
+                token,
+                choice,
+                row_index,
+                rows: report.wanted,
+            })
+        } else if is(Wait::ExpertOffset) {
+            Some(Self::ExpertOffset {
+                number: report.index,
+                offset: report.seen as i32,
+                before: report.peer as i32,
+                most: report.wanted,
+            })
+        } else {
+            None
+        }
     }
 }

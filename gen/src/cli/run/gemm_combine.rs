@@ -32,6 +32,13 @@ pub fn inputs(
 /// The entries of a rank's tokens whose rows are those of one expert, and these rows.
 type Choices = Vec<(usize, usize)>;
 
+/// The result of an expert for the row of an entry.
+struct ExpertResult {
+    entry: usize,
+    values: Vec<f32>,
+    errors: Vec<f32>,
+}
+
 /// The expected C of `rank`.
 pub fn expected(
     plan: &KernelPlan,
@@ -58,12 +65,11 @@ pub fn expected(
                 choices[expert].push((entry, row));
             }
         }
-        for ((entry, _), (result, of_result)) in results(op_plan, inputs, &choices, owner, threads)
-        {
-            let weight = inputs.of(Operand::TopkWeights)[rank][entry];
-            let at = entry / sizes.top_k * hidden;
+        for result in results(op_plan, inputs, &choices, owner, threads) {
+            let weight = inputs.of(Operand::TopkWeights)[rank][result.entry];
+            let at = result.entry / sizes.top_k * hidden;
             let sums = values[at..].iter_mut().zip(&mut errors[at..]);
-            for ((value, error), (x, of_x)) in sums.zip(result.iter().zip(&of_result)) {
+            for ((value, error), (x, of_x)) in sums.zip(result.values.iter().zip(&result.errors)) {
                 *value += weight * x;
                 *error += weight.abs() * of_x;
             }
@@ -85,7 +91,7 @@ fn results(
     choices: &[Choices],
     owner: usize,
     threads: usize,
-) -> Vec<((usize, usize), (Vec<f32>, Vec<f32>))> {
+) -> Vec<ExpertResult> {
     let (hidden, cols) = (
         op_plan.shape.hidden as usize,
         op_plan.shape.intermediate as usize,
@@ -112,11 +118,15 @@ fn results(
             .of_factors(config.dtype);
         let narrow = product.errors.iter().chain(std::iter::repeat(&0.0));
         let mut of_sums = narrow.map(|narrow| largest * (sum_error(cols) + narrow));
-        for (choice, result) in choices.iter().zip(product.values.chunks(hidden)) {
+        for ((entry, _), result) in choices.iter().zip(product.values.chunks(hidden)) {
             let errors = result.iter().zip(of_sums.by_ref());
             let errors = errors.map(|(x, of_sum)| of_sum + rounding_error(*x, dtype));
             let errors = errors.collect();
-            found.push((*choice, (result.to_vec(), errors)));
+            found.push(ExpertResult {
+                entry: *entry,
+                values: result.to_vec(),
+                errors,
+            });
         }
     }
     found

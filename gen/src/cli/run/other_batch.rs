@@ -211,7 +211,7 @@ mod tests {
     /// Tokens of ranks, and their rows. A kernel that chooses experts.
     fn of_tokens() -> [Problem; 5] {
         let (max_tokens, experts, top_k) = (Dim::Static(9), Dim::Static(4), Dim::Static(2));
-        let dispatch = |op| DispatchConfig {
+        let dispatch = |op: DispatchOp| DispatchConfig {
             max_tokens,
             experts,
             top_k,

@@ -10,7 +10,7 @@
 
 namespace mk::moe {
 
-// Args: the rows, by expert, as dispatch_gemm leaves them.
+// Args: the rows, by expert.
 template <class Args>
 concept RowsArgs = requires(const Args& args) {
   args.a;

@@ -37,23 +37,7 @@ pub(crate) fn check(config: &DispatchConfig, world: u32, nodes: u32, found: &mut
         cols: [config.hidden, config.intermediate],
     };
     check_rows(sizes, config.max_rows, world, found);
-    if let (Some(experts), Some(hidden), Some(cols)) = (
-        config.experts.fixed(),
-        config.hidden.fixed(),
-        config.intermediate.fixed(),
-    ) {
-        let elems = experts.saturating_mul(hidden).saturating_mul(cols);
-        found.require(
-            elems <= MAX_ELEMS,
-            Field::EXPERTS,
-            || {
-                format!(
-                    "the weights of {experts} experts have {elems} elements, more than {MAX_ELEMS}"
-                )
-            },
-            "spread the experts over more ranks",
-        );
-    }
+    check_weights(config, found);
     config.check_limits(found);
     let sizes = [config.experts, config.top_k].map(Dim::fixed);
     config.router.check(sizes, config.dtype.of_results(), found);
@@ -81,6 +65,27 @@ pub(crate) fn check(config: &DispatchConfig, world: u32, nodes: u32, found: &mut
             Field::TILE_N,
             "64 columns of a warpgroup are no sub-tile each of gate and up",
             "use tile_n = 256 with tile_m = 64",
+        );
+    }
+}
+
+/// Checks the number of elements of the weights of all experts.
+fn check_weights(config: &DispatchConfig, found: &mut Diagnostics) {
+    if let (Some(experts), Some(hidden), Some(cols)) = (
+        config.experts.fixed(),
+        config.hidden.fixed(),
+        config.intermediate.fixed(),
+    ) {
+        let elems = experts.saturating_mul(hidden).saturating_mul(cols);
+        found.require(
+            elems <= MAX_ELEMS,
+            Field::EXPERTS,
+            || {
+                format!(
+                    "the weights of {experts} experts have {elems} elements, more than {MAX_ELEMS}"
+                )
+            },
+            "spread the experts over more ranks",
         );
     }
 }

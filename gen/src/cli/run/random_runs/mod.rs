@@ -129,12 +129,13 @@ fn the_sample_has_configurations_of_all_kinds() {
             kinds.insert(format!("{name}, scores: {}", dispatch.router.scores));
         }
     }
-    // All operators, each with both types of two bytes, and both kinds of each of nine pairs; the six operators with a product of
+    // All operators, each with both types of two bytes, and both kinds of each of nine pairs; the seven operators with a product of
     // e4m3, `all_reduce` with such rows, and three collectives that move such rows; four kinds of scales of GEMMs, two kinds of scales
-    // of tokens, and three kinds of scales of moved rows; three kinds of scores of both operators that send tokens.
+    // of tokens, and three kinds of scales of moved rows; three kinds of scores of both operators that send tokens, and the choices
+    // that `gemm_combine` is given.
     assert_eq!(
         kinds.len(),
-        3 * OPS as usize + 2 * 9 + 10 + 4 + 2 + 3 + 6,
+        3 * OPS as usize + 2 * 9 + 11 + 4 + 2 + 3 + 7,
         "{kinds:#?}"
     );
 }

@@ -78,7 +78,9 @@ pub(super) fn check_results(config: &DispatchConfig, found: &mut Diagnostics) {
         "remove it",
     );
     found.require(
-        config.dtype.bytes() == 1 || config.split_k.is_none_or(|splits| splits == 1),
+        config.dtype.bytes() == 1
+            || config.op.returns()
+            || config.split_k.is_none_or(|splits| splits == 1),
         Field::SPLIT_K,
         || {
             format!(
