@@ -40,8 +40,6 @@ pub const KERNELS: &[Kernel<Layer>] = &[
     ("rows_of_e4m3", rows_of_e4m3),
     ("returned_rows", returned_rows),
     ("returned_short_rows", returned_short_rows),
-    ("returned_rows_ahead", returned_rows_ahead),
-    ("returned_rows_of_e4m3", returned_rows_of_e4m3),
     ("from_logits", from_logits),
 ];
 
@@ -290,21 +288,6 @@ fn returned_short_rows() -> Layer {
     let mut layer = returned_layer(1, 6, 2, 24);
     (layer.hidden, layer.intermediate, layer.sms, layer.skew) = (64, 64, 1, 100);
     layer.mixed([&[24], &[24], &[24]])
-}
-
-/// Tiles with rows of both ranks and of two warpgroups, on ranks out of step.
-fn returned_rows_ahead() -> Layer {
-    let mut layer = returned_layer(2, 4, 2, 70);
-    (layer.tile, layer.skew, layer.pattern) = (Some((128, 256)), 100, CallPattern::OutOfStep);
-    layer.mixed([&[70, 70], &[1, 70], &[70, 0]])
-}
-
-/// Rows with scales, on ranks out of step.
-fn returned_rows_of_e4m3() -> Layer {
-    let mut layer = whole_layer(2, 4, 2, 70).scaled(Scales::Block);
-    (layer.hidden, layer.intermediate, layer.tile) = (464, 256, None);
-    (layer.skew, layer.pattern) = (100, CallPattern::OutOfStep);
-    layer.apart().mixed([&[70, 70], &[1, 70], &[70, 0]])
 }
 
 /// Tiles of the down projection wait for tiles that other CTAs compute.

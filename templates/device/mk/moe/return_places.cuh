@@ -106,7 +106,7 @@ struct ReturnPlaces {
   };
 
  private:
-  // All threads: fill the tables of this rank's experts from expert_offsets.
+  // All threads: fill the tables of this rank's experts from expert_offsets. The tables are complete behind the next barrier of the CTA.
   static MK_DEVICE void place_experts(const Args& args, const RankContext& ctx, const Smem& smem) {
     int is_wrong = 0;
     for (u32 e = threadIdx.x; e <= Config::kLocalExperts; e += blockDim.x) {
@@ -117,21 +117,18 @@ struct ReturnPlaces {
       is_wrong = 1;
       if (blockIdx.x == 0 && before <= Config::kMaxRows) report_fault(ctx, WaitSite{kPush, kExpertOffset, before, e, most}, offset, ctx.rank);
     }
-    if (__syncthreads_or(is_wrong) != 0) {
-      for (u32 e = threadIdx.x; e <= Config::kLocalExperts; e += blockDim.x) store_shared(smem.row_begin(e), 0);
-      __syncthreads();
-    }
+    const bool has_rows = __syncthreads_or(is_wrong) == 0;
     for (u32 e = threadIdx.x; e <= Config::kLocalExperts; e += blockDim.x) {
       u32 tiles = 0, begin = 0;
 #pragma unroll 8
-      for (u32 i = 1; i <= e; ++i) {
+      for (u32 i = 1; has_rows && i <= e; ++i) {
         const u32 end = load_shared(smem.row_begin(i));
         tiles += (end - begin + Config::kTileM - 1) / Config::kTileM * Shape::kColTiles;
         begin = end;
       }
       store_shared(smem.tile_begin(e), tiles);
+      if (!has_rows) store_shared(smem.row_begin(e), 0);
     }
-    __syncthreads();
   }
 
   static MK_DEVICE bool has_row(u32 row_index) { return row_index < Topk::kRowIndices; }
