@@ -29,7 +29,11 @@ def arguments():
     yield OPS.dispatch_gemm.default, (a, ids, b[None].contiguous()), {}
     gate_up, down = tensor(6, 0, (1, 64, 16)), tensor(7, 0, (1, 8, 64))
     yield OPS.moe_layer.default, (a, ids, torch.ones(4, 1), gate_up, down), {}
-    yield OPS.moe_layer_from_logits.default, (a, x, gate_up.repeat(8, 1, 1), down.repeat(8, 1, 1), 2), {"options": 'scores = "softmax"'}
+    yield (
+        OPS.moe_layer_from_logits.default,
+        (a, x, gate_up.repeat(8, 1, 1), down.repeat(8, 1, 1), 2),
+        {"options": 'scores = "softmax"'},
+    )
     offsets, indices = torch.tensor([0, 4]).int(), torch.arange(4).int()[:, None]
     yield OPS.gemm_combine.default, (tensor(8, 0, (4, 8)), offsets, indices, torch.ones(4, 1), down), {}
     yield OPS.combine.default, (tensor(5, 0, (4, 8)), ids + torch.arange(4).int()[:, None], torch.ones(4, 1), 1), {}

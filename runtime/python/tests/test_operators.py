@@ -289,7 +289,10 @@ def test_moe_layer_from_logits(world, scores):
     def rank(group):
         x = tensor(0, group.rank, (tokens, hidden))
         own = slice(group.rank * experts // world, (group.rank + 1) * experts // world)
-        gate_up, down = tensor(1, 0, (experts, hidden, 2 * intermediate))[own], tensor(2, 0, (experts, intermediate, hidden))[own]
+        gate_up, down = (
+            tensor(1, 0, (experts, hidden, 2 * intermediate))[own],
+            tensor(2, 0, (experts, intermediate, hidden))[own],
+        )
         logits = tensor(3, group.rank, (tokens, experts), torch.float32)
         bias = tensor(4, 0, (experts,), torch.float32) if scores == "sigmoid" else None
         options = {"scores": scores, "score_bias": bias, "renormalise": scores == "sigmoid"}

@@ -33,7 +33,7 @@ _LAYER_OPTIONS = (
 )
 _LAYER_ARGS = f"Tensor tokens, Tensor topk_ids, Tensor topk_weights, Tensor gate_up, Tensor down, {_LAYER_OPTIONS}"
 _ROUTED_LAYER_ARGS = (
-    f"Tensor tokens, Tensor logits, Tensor gate_up, Tensor down, SymInt top_k, Tensor? score_bias, {_LAYER_OPTIONS}"
+    f"Tensor tokens, Tensor logits, Tensor gate_up, Tensor down, SymInt top_k, Tensor? score_bias=None, {_LAYER_OPTIONS}"
 )
 
 
