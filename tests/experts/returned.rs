@@ -24,7 +24,7 @@ fn rows_return_to_their_tokens_in_every_world() {
     let two = layer(2, 10, 4, 20).mixed([&[20, 20], &[20, 3], &[0, 20]]);
     let four = layer(4, 12, 3, 12).mixed([&[12, 0, 5, 12], &[0, 0, 12, 1], &[12; 4]]);
     let eight = layer(8, 16, 2, 4).mixed([&[4; 8], &[0, 1, 2, 3, 4, 0, 0, 1], &[4; 8]]);
-    for layer in share(vec![one, two, four, eight], "", (0, 2)) {
+    for layer in share(vec![one, two, four, eight], "", (0, 4)) {
         check(&format!("{} ranks", layer.world), &layer.apart(), 2);
     }
 }
@@ -69,7 +69,11 @@ fn rows_of_e4m3_are_right() {
         (layer.hidden, layer.intermediate, layer.tile) = (464, intermediate, None);
         let counts = [[24, 5, 6, 0], [3, 24, 24, 5], [5, 1, 24, 24]];
         let counts = counts.each_ref().map(|counts| &counts[..world as usize]);
-        check(&format!("{world} ranks"), &layer.mixed(counts).padded(), 1);
+        let mut layer = layer.mixed(counts).padded();
+        for pattern in [CallPattern::BackToBack, CallPattern::Graph] {
+            layer.pattern = pattern;
+            check(&format!("{world} ranks, {pattern:?}"), &layer, 1);
+        }
     }
 }
 
@@ -96,7 +100,7 @@ fn uneven_experts_and_absent_choices_are_right() {
         ("padded", padded.padded()),
         ("no choices", none),
     ];
-    for (name, layer) in share(layers, "", (0, 2)) {
+    for (name, layer) in share(layers, "", (0, 4)) {
         check(name, &layer.apart(), 1);
     }
 }

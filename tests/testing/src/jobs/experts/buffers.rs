@@ -74,6 +74,12 @@ impl QuantisedRows {
         })
     }
 
+    /// Overwrites the elements and the scales.
+    fn fill(&mut self, stream: &Arc<CudaStream>) -> Result<(), DriverError> {
+        stream.memcpy_htod(&vec![F8E4M3::ONE; self.elements.len()], &mut self.elements)?;
+        stream.memcpy_htod(&vec![f32::NAN; self.scales.len()], &mut self.scales)
+    }
+
     /// Downloads the elements times their scales.
     fn values(&self, stream: &Arc<CudaStream>) -> Result<Vec<f32>, DriverError> {
         let scales = stream.clone_dtoh(&self.scales)?;
@@ -154,6 +160,9 @@ impl<E: ResultElement> Buffers<E> {
         stream.memcpy_htod(&values.topk_ids, &mut self.topk_ids)?;
         stream.memcpy_htod(&values.topk_weights, &mut self.topk_weights)?;
         stream.memcpy_htod(&elements::<E::OfResults>(&values.rows), &mut self.rows)?;
+        if let Some(rows) = &mut self.quantised {
+            rows.fill(stream)?;
+        }
         stream.memcpy_htod(&values.expert_offsets, &mut self.expert_offsets)?;
         stream.memcpy_htod(&values.row_indices, &mut self.row_indices)?;
         stream.memcpy_htod(&elements::<E::OfResults>(&values.sums), &mut self.sums)
