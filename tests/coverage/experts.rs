@@ -84,7 +84,7 @@ fn goldens_cover_whole_layers_of_experts() {
     }
 }
 
-/// Experts with rows have the same code in all tiles.
+/// Kernels whose experts have rows before the call.
 #[test]
 fn goldens_cover_rows_that_return() {
     let mut goldens = Golden::all();

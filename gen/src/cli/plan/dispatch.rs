@@ -2,7 +2,7 @@
 
 use super::description::{Description, acknowledged, ranks_on};
 use mkernel_spec::plan::{Body, DispatchPlan};
-use mkernel_spec::{BLayout, Topology};
+use mkernel_spec::{BLayout, DispatchOp, Topology};
 
 pub(super) fn describe(body: &Body, op_plan: &DispatchPlan, topology: Topology) -> Description {
     Description {
@@ -39,52 +39,36 @@ fn computes(op_plan: &DispatchPlan, topology: Topology) -> String {
     }
 }
 
-/// What `gemm_combine` computes.
-fn returned(op_plan: &DispatchPlan, topology: Topology) -> String {
-    let shape = op_plan.shape;
-    let layout = match op_plan.config.b_layout {
-        BLayout::Kn => "[columns of A, H]",
-        BLayout::Nk => "[H, columns of A]",
-    };
-    format!(
-        "C = Σ w · (A · B) over the rows of each token, {} experts, {} per token, up to {} tokens [{}] on each of {}, A [rows, {}], weights {layout}, {}",
-        shape.experts,
-        shape.top_k,
-        shape.max_tokens,
-        shape.hidden,
-        ranks_on(topology),
-        shape.intermediate,
-        op_plan.types().tokens,
-    )
-}
-
 fn product(op_plan: &DispatchPlan, topology: Topology) -> String {
-    if !op_plan.dispatches() {
-        return returned(op_plan, topology);
-    }
-    let shape = op_plan.shape;
-    let weight = match (op_plan.config.swiglu, op_plan.config.b_layout) {
-        (false, _) => "tokens · W",
-        (true, _) => "silu(tokens · gate) · (tokens · up)",
+    let (shape, swiglu) = (op_plan.shape, op_plan.config.swiglu);
+    let weight = match swiglu {
+        false => "tokens · W",
+        true => "silu(tokens · gate) · (tokens · up)",
     };
+    let (computes, rows, k_and_cols) = match op_plan.config.op {
+        DispatchOp::DispatchGemm => (
+            format!("C = {weight} of each expert"),
+            "C [rows, ",
+            ["H", "columns"],
+        ),
+        DispatchOp::MoeLayer => (
+            format!("C = Σ w · ({weight}) · down over the experts of each token"),
+            "hidden rows [",
+            ["H", "columns"],
+        ),
+        DispatchOp::GemmCombine => (
+            "C = Σ w · (A · B) over the rows of each token".to_owned(),
+            "A [rows, ",
+            ["columns of A", "H"],
+        ),
+    };
+    let [k, cols] = k_and_cols;
     let layout = match op_plan.config.b_layout {
-        BLayout::Kn => "[H, columns]",
-        BLayout::Nk => "[columns, H]",
+        BLayout::Kn => format!("[{k}, {cols}]"),
+        BLayout::Nk => format!("[{cols}, {k}]"),
     };
-    if op_plan.returns() {
-        return format!(
-            "C = Σ w · ({weight}) · down over the experts of each token, {} experts, {} per token, up to {} tokens [{}] on each of {}, hidden rows [{}], weights {layout}, {}",
-            shape.experts,
-            shape.top_k,
-            shape.max_tokens,
-            shape.hidden,
-            ranks_on(topology),
-            shape.intermediate,
-            op_plan.types().tokens,
-        );
-    }
     format!(
-        "C = {weight} of each expert, {} experts, {} per token, up to {} tokens [{}] on each of {}, C [rows, {}], weights {layout}, {}",
+        "{computes}, {} experts, {} per token, up to {} tokens [{}] on each of {}, {rows}{}], weights {layout}, {}",
         shape.experts,
         shape.top_k,
         shape.max_tokens,

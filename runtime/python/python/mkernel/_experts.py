@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import torch
 
 from ._define import Tensors, declaration, define, find, not_differentiable, options_text
 from ._errors import error
 from ._groups import DEFAULT
-from ._operators import DTYPES
+from ._operators import dtype_name
 from ._scales import E4M3, Factor, blocks, check_layout, read_scales, result_dtype
+
+if TYPE_CHECKING:
+    from ._groups import Group
 
 Tensor = torch.Tensor
 
@@ -62,8 +65,7 @@ class _Choices(NamedTuple):
         tensors.read("score_bias", self.score_bias, (experts,))
         tensors.write("topk_ids", self.ids, tuple(self.ids.shape))
         tensors.write("topk_weights", self.weights, tuple(self.ids.shape))
-        dtype = str(self.logits.dtype)
-        return {"logits": DTYPES.get(dtype, dtype), "score_bias": self.score_bias is not None}
+        return {"logits": dtype_name(self.logits), "score_bias": self.score_bias is not None}
 
 
 def _max_rows(world: int, local_experts: Any, tokens: Any, top_k: Any) -> Any:
@@ -127,8 +129,7 @@ def _call_dispatch(
     tensors.read("tokens", tokens, (most, hidden))
     tensors.read("num_tokens", _count(num_tokens, tokens), (1,))
     tensors.read("topk_ids", topk_ids, (most, top_k))
-    shape = (local_experts, hidden, columns) if is_kn else (local_experts, columns, hidden)
-    tensors.read("b", weight if is_kn else weight.transpose(1, 2), shape)
+    _read_weight(tensors, "b", weight, is_kn, (local_experts, hidden, columns))
     check_layout(tensors, "weight", weight, is_kn)
     left, right = Factor("a_scales", tokens, a_scales, is_right=False), Factor("b_scales", weight, b_scales, is_gated=swiglu)
     scales = read_scales(tensors, left, right)
@@ -141,15 +142,14 @@ def _call_dispatch(
         "max_tokens": most,
         "hidden": hidden,
         "intermediate": rows.shape[1],
-        "dtype": DTYPES.get(str(tokens.dtype), str(tokens.dtype)),
+        "dtype": dtype_name(tokens),
         "scales": scales,
         "b_layout": "kn" if is_kn else "nk",
         "swiglu": swiglu,
         "max_rows": rows.shape[0],
         "result_scales": result_scales,
     }
-    key = ("dispatch_gemm", *declared.values(), options)
-    tensors.call(ranks.cached(key, lambda: declaration("dispatch_gemm", declared, options)))
+    _call("dispatch_gemm", tensors, ranks, declared, options)
 
 
 def _combine_fake(rows, row_indices, topk_weights, experts, num_tokens=None, group=DEFAULT, options=""):
@@ -175,11 +175,10 @@ def _combine(rows, row_indices, topk_weights, experts, num_tokens=None, group=DE
         "top_k": top_k,
         "max_tokens": most,
         "hidden": hidden,
-        "dtype": DTYPES.get(str(rows.dtype), str(rows.dtype)),
+        "dtype": dtype_name(rows),
         "max_rows": max_rows,
     }
-    key = ("combine", *declared.values(), options)
-    tensors.call(ranks.cached(key, lambda: declaration("combine", declared, options)))
+    _call("combine", tensors, ranks, declared, options)
     return result
 
 
@@ -212,8 +211,7 @@ def _gemm_combine(
     tensors.read("num_tokens", _count(num_tokens, row_indices), (1,))
     tensors.read("row_indices", row_indices, (most, top_k))
     tensors.read("topk_weights", topk_weights, (most, top_k))
-    shape = (local_experts, intermediate, hidden) if is_kn else (local_experts, hidden, intermediate)
-    tensors.read("b", weight if is_kn else weight.transpose(1, 2), shape)
+    _read_weight(tensors, "b", weight, is_kn, (local_experts, intermediate, hidden))
     check_layout(tensors, "weight", weight, is_kn)
     scales = read_scales(tensors, Factor("a_scales", rows, a_scales, is_right=False), Factor("b_scales", weight, b_scales))
     tensors.write("c", result, (most, hidden))
@@ -224,13 +222,12 @@ def _gemm_combine(
         "max_tokens": most,
         "hidden": hidden,
         "intermediate": intermediate,
-        "dtype": DTYPES.get(str(rows.dtype), str(rows.dtype)),
+        "dtype": dtype_name(rows),
         "scales": scales,
         "b_layout": "kn" if is_kn else "nk",
         "max_rows": max_rows,
     }
-    key = ("gemm_combine", *declared.values(), options)
-    tensors.call(ranks.cached(key, lambda: declaration("gemm_combine", declared, options)))
+    _call("gemm_combine", tensors, ranks, declared, options)
     return result
 
 
@@ -278,10 +275,8 @@ def _call_layer(
     tensors.read("tokens", tokens, (most, hidden))
     tensors.read("num_tokens", _count(num_tokens, tokens), (1,))
     router = choices.add(tensors, local_experts * ranks.world)
-    shapes = {"b": (hidden, 2 * intermediate), "down": (intermediate, hidden)}
-    for name, weight in (("b", gate_up), ("down", down)):
-        rows, cols = shapes[name] if is_kn else shapes[name][::-1]
-        tensors.read(name, weight if is_kn else weight.transpose(1, 2), (local_experts, rows, cols))
+    _read_weight(tensors, "b", gate_up, is_kn, (local_experts, hidden, 2 * intermediate))
+    _read_weight(tensors, "down", down, is_kn, (local_experts, intermediate, hidden))
     check_layout(tensors, "gate_up", gate_up, is_kn)
     scales = read_scales(
         tensors,
@@ -297,15 +292,29 @@ def _call_layer(
         "max_tokens": most,
         "hidden": hidden,
         "intermediate": intermediate,
-        "dtype": DTYPES.get(str(tokens.dtype), str(tokens.dtype)),
+        "dtype": dtype_name(tokens),
         "scales": scales,
         "b_layout": "kn" if is_kn else "nk",
         "swiglu": True,
         "max_rows": _max_rows(ranks.world, local_experts, most, top_k) if max_rows is None else max_rows,
     } | router
-    key = ("moe_layer", *declared.values(), options)
-    tensors.call(ranks.cached(key, lambda: declaration("moe_layer", declared, options)))
+    _call("moe_layer", tensors, ranks, declared, options)
     return result
+
+
+def _call(op: str, tensors: Tensors, ranks: Group, declared: dict[str, Any], options: str) -> None:
+    """Call an operator, which is prepared for the first call with these options."""
+    key = (op, *declared.values(), options)
+    tensors.call(ranks.cached(key, lambda: declaration(op, declared, options)))
+
+
+def _read_weight(tensors: Tensors, name: str, weight: Tensor, is_kn: bool, shape: tuple[int, int, int]) -> None:
+    """Add the weights of experts, whose shape is [experts, K, N], as an operand."""
+    experts, k, n = shape
+    if is_kn:
+        tensors.read(name, weight, shape)
+    else:
+        tensors.read(name, weight.transpose(1, 2), (experts, n, k))
 
 
 def _count(num_tokens: Tensor | None, of: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from ._define import Tensors, bucket, declaration, define, find, is_eager, not_differentiable, options_text
 from ._gemms import sizes_of
 from ._groups import DEFAULT
-from ._operators import DTYPES
+from ._operators import dtype_name
 from ._scales import E4M3, Factor, check_layout, read_scales, result_dtype, scales_per_row
 
 Tensor = torch.Tensor
@@ -70,7 +70,7 @@ def _call(
     for name, result in results.items():
         tensors.write(name, result, tuple(result.shape))
     tensors.check()
-    most, dtype = bucket(total), DTYPES.get(str(a.dtype), str(a.dtype))
+    most, dtype = bucket(total), dtype_name(a)
     declared = {"m": f"..={most}", "n": n, "k": k, "b_layout": "kn" if is_kn else "nk", "buckets": 1, "dtype": dtype}
     declared |= {"bias": True} if bias is not None else {}
     declared |= {"scales": kind, "residual": True, "norm": "rms", "eps": eps, "result_scales": result_scales}

@@ -9,7 +9,7 @@ import torch
 from ._define import Tensors, declaration, define, find, not_differentiable, options_text
 from ._errors import error
 from ._groups import DEFAULT
-from ._operators import DTYPES
+from ._operators import dtype_name
 
 Tensor = torch.Tensor
 
@@ -38,7 +38,7 @@ def _call(q, k, v, cu_seqlens, seq, causal=False, placement="contiguous", scale=
     tensors.write("o", o, tuple(q.shape))
     tensors.write("lse", lse, (heads, rows))
     tensors.check()
-    dtype = DTYPES.get(str(q.dtype), str(q.dtype))
+    dtype = dtype_name(q)
     declared = {"batch": cu_seqlens.shape[0] - 1, "seq": seq, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     declared |= {"packed": True, "dtype": dtype, "causal": causal, "placement": placement, "scale": scale}
     key = ("ring_attention_packed", *declared.items(), options)

@@ -1,7 +1,8 @@
 // Grouped GEMM + combine: the products of the rows of each expert with its weight, which return to the tokens of the rows. Each rank
 // adds up the results of its own tokens, in the order of their choices.
 //
-// Ranks first tell each other where rows return to (mk/moe/return_places.cuh). No CTA waits for this before it has loaded its first tile.
+// At the begin of a call, ranks send each other the places to which results return (mk/moe/return_places.cuh). A CTA waits for these
+// places only when it has loaded its first tile.
 #pragma once
 #include <mk/call.cuh>
 #include <mk/moe/return_places.cuh>

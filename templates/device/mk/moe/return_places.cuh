@@ -1,4 +1,4 @@
-// Return places: where the rows of this rank's experts return to.
+// Return places: the addresses to which the results of this rank's rows return.
 //
 // Rows lie in the order of experts, and expert_offsets has the first row of each expert. For each of its choices, a rank stores the
 // number of the choice to the rank that has the row. Ranks load and multiply while these numbers are on their way, since the numbers

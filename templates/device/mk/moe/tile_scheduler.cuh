@@ -64,8 +64,8 @@ struct TilesOfExpert {
   // node. The row tiles that have only near rows come first. The other row tiles are divided among the other ranks, and follow one
   // from each rank in turn.
   //
-  // If all rows are there, they only leave. Rows are ordered by rank, and each rank begins with rows of the next rank, so that the
-  // ranks return rows to different ranks at a time.
+  // If the rows are there before the call, only results travel. The rows of an expert are ordered by rank, and each rank begins with
+  // the rows of the next rank: if ranks have equal shares of the rows, they return results to different ranks at any time.
   static MK_DEVICE u32 row_tile_at(const RankContext& ctx, const Smem& smem, u32 expert, u32 position, u32 tiles) {
     if constexpr (Experts::kWorld == 1) {
       return position;

@@ -14,8 +14,8 @@
 //!
 //! `internode` describes several nodes.
 //!
-//! `gemm_combine` has rows instead of tokens. Each rank tells the other ranks where the results of these rows belong, while all ranks
-//! already compute (mk/moe/return_places.cuh).
+//! The experts of `gemm_combine` have their rows before the call. While a rank loads its first tiles, it sends each rank of a row the
+//! place to which the result of the row returns (mk/moe/return_places.cuh).
 
 use super::config::{DispatchConfig, DispatchOp, DispatchShape, all_rows};
 use super::op_plan::{COPIES_AHEAD, DispatchPlan, InternodeDispatch};
